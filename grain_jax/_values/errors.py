@@ -1,0 +1,65 @@
+"""The errors that grain_jax raises itself.
+
+    GrainError                  everything below
+    ├── InvalidValueError       (ValueError)    a value that cannot work, refused where it is given
+    │   └── StateError          (ValueError)    a state that does not fit this pipeline, or is no state
+    ├── InvalidTypeError        (TypeError)     an object of the wrong kind, or a length nobody can know
+    ├── OutOfRangeError         (IndexError)    a position or key outside its range
+    ├── ClosedError             (RuntimeError)  use after `close()`
+    ├── TransformError          (RuntimeError)  a user's exception that could not travel between processes
+    ├── WorkerError             (RuntimeError)  a worker process died or does not answer
+    └── MissingDependencyError  (ImportError)   an optional package is needed and is not installed
+
+Each derives from the built-in exception that a user of the API would catch today. A user's own
+exception is never wrapped: it is raised as itself, with notes that name the step and the record.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ClosedError",
+    "GrainError",
+    "InvalidTypeError",
+    "InvalidValueError",
+    "MissingDependencyError",
+    "OutOfRangeError",
+    "StateError",
+    "TransformError",
+    "WorkerError",
+]
+
+
+class GrainError(Exception):
+    """The root of every error that grain_jax raises itself."""
+
+
+class InvalidValueError(GrainError, ValueError):
+    """A value that cannot work, refused where it is given."""
+
+
+class StateError(InvalidValueError):
+    """A state that does not fit this pipeline, or bytes that are no state."""
+
+
+class InvalidTypeError(GrainError, TypeError):
+    """An object of the wrong kind, or a length that nobody can know."""
+
+
+class OutOfRangeError(GrainError, IndexError):
+    """A position or a key outside its range."""
+
+
+class ClosedError(GrainError, RuntimeError):
+    """Use of a loader, iterator or stage after `close()`."""
+
+
+class TransformError(GrainError, RuntimeError):
+    """A user's exception that could not travel between processes: its type name and text."""
+
+
+class WorkerError(GrainError, RuntimeError):
+    """A worker process died or does not answer."""
+
+
+class MissingDependencyError(GrainError, ImportError):
+    """An optional package is needed and is not installed."""

@@ -1,0 +1,150 @@
+"""Options for reading and for worker processes, checked where they are given."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import numbers
+import os
+import pathlib
+from typing import Any, Literal
+
+from grain_jax._values import errors
+
+__all__ = [
+    "MultiprocessingOptions",
+    "ReadOptions",
+    "check_count",
+    "check_seed",
+    "check_worker_count",
+    "usable_cores",
+]
+
+_MAX_AUTOMATIC_WORKERS = 16
+
+
+def check_count(name: str, value: Any, *, minimum: int, hint: str = "") -> int:
+    """Returns `value` as an int, or raises an error that names it.
+
+    Args:
+      name: what the user calls the value.
+      value: what the user gave.
+      minimum: the smallest value that works.
+      hint: what to write instead, if there is more to say than the minimum.
+    """
+    tail = f" {hint}" if hint else ""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise errors.InvalidTypeError(
+            f"{name} must be a whole number, got {value!r} of type {type(value).__name__}.{tail}"
+        )
+    if value < minimum:
+        raise errors.InvalidValueError(f"{name} must be at least {minimum}, got {value}.{tail}")
+    return int(value)
+
+
+def check_seed(value: Any) -> int:
+    """Returns a seed of 32 bits, or raises an error that names it."""
+    seed = check_count("seed", value, minimum=0)
+    if seed >= 2**32:
+        raise errors.InvalidValueError(
+            f"seed must fit into 32 bits (0 to {2**32 - 1}), got {seed}. "
+            f"Write seed={seed % 2**32} for its lower 32 bits."
+        )
+    return seed
+
+
+def usable_cores() -> int:
+    """Returns how many cores this process may use: affinity and cgroup limits count."""
+    cores = os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    return max(1, min(cores, _cgroup_cores()))
+
+
+def _cgroup_cores() -> int:
+    """Returns the cores that cgroup version 2 or 1 grants, rounded up; a large number if unlimited."""
+    unlimited = 1 << 20
+    try:
+        quota, period = pathlib.Path("/sys/fs/cgroup/cpu.max").read_text().split()
+    except (OSError, ValueError):
+        try:
+            folder = pathlib.Path("/sys/fs/cgroup/cpu")
+            quota = folder.joinpath("cpu.cfs_quota_us").read_text().strip()
+            period = folder.joinpath("cpu.cfs_period_us").read_text().strip()
+        except OSError:
+            return unlimited
+    if quota == "max" or int(quota) <= 0:
+        return unlimited
+    return max(1, math.ceil(int(quota) / int(period)))
+
+
+def check_worker_count(name: str, value: Any) -> int:
+    """Returns the number of workers; None means the usable cores, at most 16."""
+    if value is None:
+        return min(usable_cores(), _MAX_AUTOMATIC_WORKERS)
+    return check_count(
+        name, value, minimum=0, hint="0 works in this process; None picks the usable cores."
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class ReadOptions:
+    """How records are read from the source.
+
+    Attributes:
+      num_threads: threads that read records; 0 reads in the calling thread; None decides by what
+        the first reads cost.
+      prefetch_buffer_size: how many records to read ahead, at most; None means two batches.
+    """
+
+    num_threads: int | None = None
+    prefetch_buffer_size: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("num_threads", "prefetch_buffer_size"):
+            value = getattr(self, name)
+            if value is not None:
+                check_count(name, value, minimum=0, hint="None decides automatically.")
+
+
+@dataclasses.dataclass(frozen=True)
+class MultiprocessingOptions:
+    """How worker processes run a pipeline. Worker count and buffer sizes never change the stream.
+
+    Attributes:
+      num_workers: worker processes; 0 works in this process.
+      per_worker_buffer_size: finished elements to keep ready per worker.
+      enable_profiling: accepted for compatibility.
+      lanes: number of interleaved streams that fix the order; see `DataLoader`. None means one, or
+        what a restored state says.
+      strict: whether a state of a different pipeline is refused.
+      on_error: what an exception in user code does; "raise" is the one policy.
+      max_worker_restarts: how often one task may lose its worker before that is an error.
+      stall_timeout: seconds after which a task that does not answer is an error; None waits on.
+    """
+
+    num_workers: int = 0
+    per_worker_buffer_size: int = 1
+    enable_profiling: bool = False
+    _: dataclasses.KW_ONLY
+    lanes: int | None = None
+    strict: bool = True
+    on_error: Literal["raise"] = "raise"
+    max_worker_restarts: int = 3
+    stall_timeout: float | None = None
+
+    def __post_init__(self) -> None:
+        check_count("num_workers", self.num_workers, minimum=0)
+        check_count("per_worker_buffer_size", self.per_worker_buffer_size, minimum=1)
+        check_count("max_worker_restarts", self.max_worker_restarts, minimum=0)
+        if self.lanes is not None:
+            check_count("lanes", self.lanes, minimum=1)
+        if self.on_error != "raise":
+            raise errors.InvalidValueError(
+                f"on_error={self.on_error!r} is not known. Write on_error='raise'."
+            )
+        if self.stall_timeout is not None and not self.stall_timeout > 0:
+            raise errors.InvalidValueError(
+                f"stall_timeout must be a positive number of seconds or None, "
+                f"got {self.stall_timeout!r}."
+            )

@@ -1,0 +1,67 @@
+"""Random generators that depend on where a record stands, and on nothing else.
+
+Every draw comes from Philox (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011)
+with the key (seed, global position) and the counter (0, 0, output number, step number): two records,
+epochs, seeds, flat-map outputs or random steps share no draw.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+
+__all__ = ["Rekeyed", "generator"]
+
+_MASK = 2**64 - 1
+
+
+def generator(seed: int, position: int, output: int = 0, step: int = 0) -> np.random.Generator:
+    """Returns a fresh generator for one record at one random step.
+
+    Args:
+      seed: the pipeline's seed, 0 to 2**32 - 1.
+      position: global position in the stream, from 0; epochs go on counting.
+      output: which output of a flat-map this is, from 0.
+      step: which random step of the pipeline asks, from 0.
+    """
+    key = np.array([seed & _MASK, position & _MASK], np.uint64)
+    counter = np.array([0, 0, output & _MASK, step & _MASK], np.uint64)
+    return np.random.Generator(np.random.Philox(counter=counter, key=key))
+
+
+class Rekeyed:
+    """One generator that is set anew for every record: 1 µs instead of 12.
+
+    A generator that its user keeps stays untouched: the next `take` then makes a new one. Not for
+    use from several threads.
+    """
+
+    def __init__(self, seed: int, step: int) -> None:
+        self._seed = seed & _MASK
+        self._step = step & _MASK
+        self._renew()
+
+    def _renew(self) -> None:
+        self._bits = np.random.Philox(key=np.zeros(2, np.uint64))
+        self._generator = np.random.Generator(self._bits)
+        self._key = np.array([self._seed, 0], np.uint64)
+        self._counter = np.array([0, 0, 0, self._step], np.uint64)
+        self._state = {
+            "bit_generator": "Philox",
+            "state": {"counter": self._counter, "key": self._key},
+            "buffer": np.zeros(4, np.uint64),
+            "buffer_pos": 4,
+            "has_uint32": 0,
+            "uinteger": 0,
+        }
+
+    def take(self, position: int, output: int = 0) -> np.random.Generator:
+        """Returns a generator equal to `generator(seed, position, output, step)`."""
+        # One reference is this attribute, one the argument; the bit generator has its owner, too.
+        if sys.getrefcount(self._generator) > 2 or sys.getrefcount(self._bits) > 3:
+            self._renew()
+        self._key[1] = position & _MASK
+        self._counter[2] = output & _MASK
+        self._bits.state = self._state
+        return self._generator
