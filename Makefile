@@ -1,0 +1,54 @@
+# `make demo` and `make test` need nothing but make and a Python of 3.11 or newer:
+# each makes .venv, installs what it uses there, and runs.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PYTEST_ARGS ?=
+
+.PHONY: help demo test lint types format build-files bench notebook clean
+
+help:
+	@echo "make demo    train, kill, resume, compare: the whole path on real data"
+	@echo "make test    the test suite                  (PYTEST_ARGS='-k name' to choose)"
+	@echo "make lint    ruff                            make types   mypy"
+	@echo "make format  rewrite in the project's style  make bench   compare with Grain"
+
+demo: $(VENV)/.installed-examples
+	$(BIN)/python examples/demo.py
+
+test: $(VENV)/.installed-test
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.installed-dev
+	$(BIN)/mypy
+
+format: $(VENV)/.installed-dev build-files
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+build-files: $(VENV)/.installed-dev
+	$(BIN)/python tools/build_files.py
+
+bench: $(VENV)/.installed-test
+	$(BIN)/python tests/benchmarks/compare.py
+
+clean:
+	rm -rf $(VENV) .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+# One stamp per set of extras; a changed pyproject.toml installs again.
+$(VENV)/.installed-%: $(VENV)/bin/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
+	@touch $@
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit( \
+	  "grain_jax needs Python 3.11 or newer and $(PYTHON) is " + sys.version.split()[0] + \
+	  "; name another one: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv $(VENV)
+
+.PRECIOUS: $(VENV)/bin/python $(VENV)/.installed-%

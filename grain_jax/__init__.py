@@ -1,0 +1,93 @@
+"""Feeds JAX training loops: records to global `jax.Array`s, in an order that can be saved and resumed.
+
+    import grain_jax as grain
+
+    loader = grain.load(source, shuffle=True, seed=0, batch_size=64, worker_count=2)
+    for batch in grain.prefetch_to_device(loader):
+        ...
+
+Names and signatures are those of Grain 0.2.18. Importing this package loads neither jax nor orbax:
+each name is fetched when it is first used.
+"""
+
+from typing import TYPE_CHECKING
+
+from grain_jax import _lazy
+
+if TYPE_CHECKING:
+    from grain_jax import checkpoint as checkpoint
+    from grain_jax import constants as constants
+    from grain_jax import errors as errors
+    from grain_jax import experimental as experimental
+    from grain_jax import multiprocessing as multiprocessing
+    from grain_jax import python as python
+    from grain_jax import samplers as samplers
+    from grain_jax import sharding as sharding
+    from grain_jax import sources as sources
+    from grain_jax import transforms as transforms
+    from grain_jax._datasets.iter_dataset import DatasetIterator as DatasetIterator
+    from grain_jax._datasets.iter_dataset import IterDataset as IterDataset
+    from grain_jax._datasets.map_dataset import MapDataset as MapDataset
+    from grain_jax._product.data_loader import DataLoader as DataLoader
+    from grain_jax._product.data_loader import DataLoaderIterator as DataLoaderIterator
+    from grain_jax._product.data_loader import load as load
+    from grain_jax._product.device import prefetch_to_device as prefetch_to_device
+    from grain_jax._values.options import MultiprocessingOptions as MultiprocessingOptions
+    from grain_jax._values.options import ReadOptions as ReadOptions
+    from grain_jax._values.records import Record as Record
+    from grain_jax._values.records import RecordMetadata as RecordMetadata
+else:
+    __getattr__, __dir__ = _lazy.facade(
+        __name__,
+        {
+            "DataLoader": "grain_jax._product.data_loader:DataLoader",
+            "DataLoaderIterator": "grain_jax._product.data_loader:DataLoaderIterator",
+            "DatasetIterator": "grain_jax._datasets.iter_dataset:DatasetIterator",
+            "IterDataset": "grain_jax._datasets.iter_dataset:IterDataset",
+            "MapDataset": "grain_jax._datasets.map_dataset:MapDataset",
+            "MultiprocessingOptions": "grain_jax._values.options:MultiprocessingOptions",
+            "ReadOptions": "grain_jax._values.options:ReadOptions",
+            "Record": "grain_jax._values.records:Record",
+            "RecordMetadata": "grain_jax._values.records:RecordMetadata",
+            "load": "grain_jax._product.data_loader:load",
+            "prefetch_to_device": "grain_jax._product.device:prefetch_to_device",
+        },
+        submodules=(
+            "checkpoint",
+            "constants",
+            "errors",
+            "experimental",
+            "multiprocessing",
+            "python",
+            "samplers",
+            "sharding",
+            "sources",
+            "transforms",
+        ),
+    )
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "DataLoader",
+    "DataLoaderIterator",
+    "DatasetIterator",
+    "IterDataset",
+    "MapDataset",
+    "MultiprocessingOptions",
+    "ReadOptions",
+    "Record",
+    "RecordMetadata",
+    "checkpoint",
+    "constants",
+    "errors",
+    "experimental",
+    "load",
+    "multiprocessing",
+    "prefetch_to_device",
+    "python",
+    "samplers",
+    "sharding",
+    "sources",
+    "transforms",
+]

@@ -1,0 +1,47 @@
+"""Names that are imported when they are first used (PEP 562).
+
+Importing `grain_jax` has to stay cheap, and workers must not pay for what only the trainer needs, so
+a facade lists where each of its names lives and this module fetches it on first access.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+__all__ = ["facade"]
+
+# A dataset is only a description; the second package registers how to run it.
+_LOADED_WITH = {"grain_jax._datasets": "grain_jax._execution"}
+
+
+def facade(
+    module: str, homes: Mapping[str, str], submodules: Collection[str] = ()
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Returns `__getattr__` and `__dir__` for `module`.
+
+    Args:
+        module: The facade's `__name__`.
+        homes: Public name to `"package.module:name"`.
+        submodules: Names that are modules inside `module`.
+    """
+
+    def getattr_(name: str) -> Any:
+        if name in submodules:
+            return importlib.import_module(f"{module}.{name}")
+        if name not in homes:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        home, _, attribute = homes[name].partition(":")
+        companion = _LOADED_WITH.get(home.rpartition(".")[0])
+        if companion is not None:
+            importlib.import_module(companion)
+        value = getattr(importlib.import_module(home), attribute)
+        setattr(sys.modules[module], name, value)  # the next access does not come here
+        return value
+
+    def dir_() -> list[str]:
+        return sorted({*vars(sys.modules[module]), *homes, *submodules})
+
+    return getattr_, dir_

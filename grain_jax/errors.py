@@ -1,0 +1,25 @@
+"""The errors that grain_jax raises itself; each is also the built-in that Grain would raise."""
+
+from grain_jax._values.errors import (
+    ClosedError,
+    GrainError,
+    InvalidTypeError,
+    InvalidValueError,
+    MissingDependencyError,
+    OutOfRangeError,
+    StateError,
+    TransformError,
+    WorkerError,
+)
+
+__all__ = [
+    "ClosedError",
+    "GrainError",
+    "InvalidTypeError",
+    "InvalidValueError",
+    "MissingDependencyError",
+    "OutOfRangeError",
+    "StateError",
+    "TransformError",
+    "WorkerError",
+]

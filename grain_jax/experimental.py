@@ -1,0 +1,16 @@
+"""Names that Grain keeps under `grain.experimental`."""
+
+from typing import TYPE_CHECKING
+
+from grain_jax import _lazy
+from grain_jax._algebra.transforms import FlatMap as FlatMapTransform
+from grain_jax._algebra.transforms import MapWithIndex as MapWithIndexTransform
+
+if TYPE_CHECKING:
+    from grain_jax._product.device import device_put as device_put
+else:
+    __getattr__, __dir__ = _lazy.facade(
+        __name__, {"device_put": "grain_jax._product.device:device_put"}
+    )
+
+__all__ = ["FlatMapTransform", "MapWithIndexTransform", "device_put"]
