@@ -1,4 +1,4 @@
-"""Feeds JAX training loops: records to global `jax.Array`s, in an order that can be saved and resumed.
+"""Feeds JAX training loops: records to global arrays, in an order that can be saved and resumed.
 
     import grain_jax as grain
 

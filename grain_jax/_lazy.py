@@ -1,7 +1,7 @@
 """Names that are imported when they are first used (PEP 562).
 
-Importing `grain_jax` has to stay cheap, and workers must not pay for what only the trainer needs, so
-a facade lists where each of its names lives and this module fetches it on first access.
+Importing `grain_jax` has to stay cheap, and workers must not pay for what only the trainer needs.
+So a facade lists where each of its names lives, and this module fetches it on first access.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""What users hold: the loader, the device stage, the checkpoint handler."""

@@ -1,0 +1,68 @@
+"""What every test finds: four CPU devices, Grain ready to run, and a count of processes."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+# Before anything imports jax: a mesh needs devices, and tests must not differ by machine.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
+    _flags = os.environ.get("XLA_FLAGS", "")
+    os.environ["XLA_FLAGS"] = f"{_flags} --xla_force_host_platform_device_count=4".strip()
+
+
+@pytest.fixture(scope="session")
+def reference_grain() -> ModuleType:
+    """Grain itself, for comparison; its flags count as parsed so that its workers start."""
+    grain = pytest.importorskip("grain")
+    from absl import flags
+
+    flags.FLAGS.mark_as_parsed()
+    return grain
+
+
+def children(pid: int | None = None) -> set[int]:
+    """The live child processes of `pid` (default: this process), and theirs."""
+    found: set[int] = set()
+    parents = {pid or os.getpid()}
+    listing = _parents_of_all()
+    while parents:
+        parents = {child for child, parent in listing.items() if parent in parents} - found
+        found |= parents
+    return found
+
+
+def _parents_of_all() -> dict[int, int]:
+    listing = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            # "pid (name) state ppid ...", and a name may hold spaces and parentheses.
+            state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+        except OSError:
+            continue  # it ended meanwhile
+        if state != "Z":
+            listing[int(entry.name)] = int(parent)
+    return listing
+
+
+@pytest.fixture
+def no_process_left() -> Iterator[None]:
+    """Fails a test that leaves a process running which was not there before."""
+    if not sys.platform.startswith("linux"):
+        yield
+        return
+    before = children()
+    yield
+    deadline = time.monotonic() + 5
+    while (left := children() - before) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not left, f"processes {sorted(left)} outlived the test"

@@ -1,0 +1,97 @@
+"""Imports go down only, and floors 0 to 2 stay light enough for a worker."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.layers import PACKAGE, imports, modules
+
+FLOORS = ["_values", "_algebra", "_datasets", "_execution", "_product"]
+FACADE = len(FLOORS)
+
+# What a worker process runs beside floors 0 to 2.
+WORKER_MODULES = {f"{PACKAGE}._execution.engine.{name}" for name in ("arena", "wire", "worker")}
+
+HEAVY = {"array_record", "jax", "orbax", "tensorflow", "tensorflow_datasets"}
+
+
+def floor(module: str) -> int:
+    """The floor of one of our modules; `_lazy` is what facades stand on, so it is at the bottom."""
+    parts = module.split(".")
+    if parts[1:2] == ["_lazy"]:
+        return 0
+    return FLOORS.index(parts[1]) if len(parts) > 1 and parts[1] in FLOORS else FACADE
+
+
+def runs_in_workers() -> list[str]:
+    return [
+        module
+        for module in modules()
+        if floor(module) <= FLOORS.index("_datasets") or module in WORKER_MODULES
+    ]
+
+
+def ours(name: str) -> bool:
+    return name.split(".")[0] == PACKAGE
+
+
+@pytest.mark.parametrize("module", modules())
+def test_imports_go_down_only(module: str) -> None:
+    here = floor(module)
+    for found in imports(modules()[module]):
+        if not ours(found.name):
+            continue
+        assert floor(found.name) <= here, (
+            f"{module}:{found.line} (floor {here}) imports {found.name} (floor {floor(found.name)})"
+        )
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    graph = {
+        module: {found.name for found in imports(path) if ours(found.name)} - {module}
+        for module, path in modules().items()
+    }
+    done: set[str] = set()
+
+    def walk(module: str, trail: tuple[str, ...]) -> None:
+        assert module not in trail, " -> ".join([*trail[trail.index(module) :], module])
+        if module not in done:
+            for target in graph.get(module, ()):
+                walk(target, (*trail, module))
+            done.add(module)
+
+    for module in graph:
+        walk(module, ())
+
+
+@pytest.mark.parametrize("module", runs_in_workers())
+def test_heavy_packages_are_imported_at_first_use(module: str) -> None:
+    for found in imports(modules()[module]):
+        assert not (found.eager and found.name.split(".")[0] in HEAVY), (
+            f"{module}:{found.line} imports {found.name} at module level"
+        )
+
+
+@pytest.mark.parametrize("module", runs_in_workers())
+def test_workers_stay_on_floors_0_to_2(module: str) -> None:
+    allowed = {*runs_in_workers(), f"{PACKAGE}._execution", f"{PACKAGE}._execution.engine"}
+    for found in imports(modules()[module]):
+        assert not ours(found.name) or found.name in allowed, (
+            f"{module}:{found.line} imports {found.name}, which a worker should not load"
+        )
+
+
+@pytest.mark.parametrize("module", modules())
+def test_grain_itself_is_never_imported(module: str) -> None:
+    assert not [
+        found for found in imports(modules()[module]) if found.name.split(".")[0] == "grain"
+    ]
+
+
+@pytest.mark.parametrize("module", modules())
+def test_every_module_lists_its_names(module: str) -> None:
+    path = modules()[module]
+    source = path.read_text()
+    if path.name == "__init__.py" and "import" not in source:
+        return  # a folder's docstring
+    assert "\n__all__ = [" in source, f"{module} has no __all__"
