@@ -1,0 +1,69 @@
+"""A block: some elements of a stream side by side, with where each of them came from."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Block"]
+
+
+@dataclasses.dataclass(slots=True)
+class Block:
+    """Elements with their positions; the lists run in parallel.
+
+    Attributes:
+      data: the elements.
+      positions: for each element the position of its (last) record, in the numbering of whoever made
+        the block.
+      outputs: for each element which output of a flat-map it is; None while all are 0.
+      rngs: generators that a sampler gave; None if it gave none.
+      rows: for each element which entry of the request it answers; None while all are there.
+      ordinal: how many elements of the stream come before the first of this block.
+      describe: says in words which record stands at a position, for errors.
+    """
+
+    data: list[Any]
+    positions: Sequence[int]
+    outputs: list[int] | None = None
+    rngs: list[np.random.Generator | None] | None = None
+    rows: list[int] | None = None
+    ordinal: int = 0
+    describe: Callable[[int], str] | None = None
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def where(self, row: int) -> str:
+        """Says which record an element is made of."""
+        position = int(self.positions[row])
+        text = self.describe(position) if self.describe else f"position {position}"
+        if self.outputs is not None and self.outputs[row]:
+            text += f", output {self.outputs[row]} of a flat-map"
+        return text
+
+    def take(self, keep: Sequence[int]) -> Block:
+        """Returns the block with only the elements `keep`, which may repeat."""
+        return dataclasses.replace(
+            self,
+            data=[self.data[i] for i in keep],
+            positions=[self.positions[i] for i in keep],
+            outputs=None if self.outputs is None else [self.outputs[i] for i in keep],
+            rngs=None if self.rngs is None else [self.rngs[i] for i in keep],
+            rows=list(keep) if self.rows is None else [self.rows[i] for i in keep],
+        )
+
+    def part(self, begin: int, end: int) -> Block:
+        """Returns the elements `begin` to `end - 1`."""
+        return Block(
+            self.data[begin:end],
+            self.positions[begin:end],
+            None if self.outputs is None else self.outputs[begin:end],
+            None if self.rngs is None else self.rngs[begin:end],
+            None if self.rows is None else self.rows[begin:end],
+            self.ordinal + begin,
+            self.describe,
+        )

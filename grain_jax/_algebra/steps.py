@@ -1,0 +1,309 @@
+"""Steps: how each operator acts on a block. Each operator exists once, here.
+
+A step is a function from a block to a block. Random-access datasets, streams, the loader, this process
+and worker processes all use the same ones.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from grain_jax._algebra import stacking, transforms
+from grain_jax._algebra.blocks import Block
+from grain_jax._values import errors, faults, randomness
+
+__all__ = [
+    "BatchStep",
+    "FilterStep",
+    "FlatMapStep",
+    "IndexStep",
+    "MapStep",
+    "RandomStep",
+    "Step",
+    "step_for",
+]
+
+
+class Step(Protocol):
+    """A function from a block to a block."""
+
+    title: str
+    """What error messages call the step."""
+    function: Callable[..., Any] | None
+    """The user's function, if there is one."""
+
+    def __call__(self, block: Block) -> Block: ...
+
+
+def _checked(element: Any, title: str) -> Any:
+    if element is None:
+        raise errors.InvalidValueError(
+            f"{title} returned None. A map returns the new element; to drop elements write a Filter."
+        )
+    return element
+
+
+@dataclasses.dataclass
+class MapStep:
+    """Maps every element by itself."""
+
+    function: Callable[[Any], Any]
+    title: str
+
+    def __call__(self, block: Block) -> Block:
+        out: list[Any] = []
+        append, function = out.append, self.function
+        try:
+            for element in block.data:
+                result = function(element)
+                if result is None:
+                    _checked(result, self.title)
+                append(result)
+        except BaseException as error:
+            raise faults.located(error, self.title, block.where(len(out))) from None
+        block.data = out
+        return block
+
+
+@dataclasses.dataclass
+class RandomStep:
+    """Maps every element with a generator that depends on its position only.
+
+    Attributes:
+      number: which random step of the pipeline this is, from 0.
+      seed: the seed; None means that every record brings the sampler's own generator.
+    """
+
+    function: Callable[[Any, np.random.Generator], Any]
+    title: str
+    number: int
+    seed: int | None
+
+    def __call__(self, block: Block) -> Block:
+        out: list[Any] = []
+        try:
+            keyed = None if self.seed is None else randomness.Rekeyed(self.seed, self.number)
+            outputs = block.outputs
+            for row, element in enumerate(block.data):
+                rng = block.rngs[row] if block.rngs else None
+                if rng is None:
+                    if keyed is None:
+                        raise errors.InvalidValueError(
+                            f"{self.title} needs a random generator, and neither a seed nor the "
+                            f"sampler's metadata gives one. Write seed=... in the sampler."
+                        )
+                    rng = keyed.take(int(block.positions[row]), outputs[row] if outputs else 0)
+                out.append(_checked(self.function(element, rng), self.title))
+        except BaseException as error:
+            raise faults.located(error, self.title, block.where(len(out))) from None
+        block.data = out
+        return block
+
+
+@dataclasses.dataclass
+class IndexStep:
+    """Maps every element, knowing its place.
+
+    Attributes:
+      by_position: whether the place is the position of its record (random access and the loader) or
+        the number of elements before it (streams).
+    """
+
+    function: Callable[[int, Any], Any]
+    title: str
+    by_position: bool
+
+    def __call__(self, block: Block) -> Block:
+        out: list[Any] = []
+        try:
+            for row, element in enumerate(block.data):
+                place = int(block.positions[row]) if self.by_position else block.ordinal + row
+                out.append(_checked(self.function(place, element), self.title))
+        except BaseException as error:
+            raise faults.located(error, self.title, block.where(len(out))) from None
+        block.data = out
+        return block
+
+
+@dataclasses.dataclass
+class FilterStep:
+    """Keeps the elements for which the function is true."""
+
+    function: Callable[[Any], bool]
+    title: str
+
+    def __call__(self, block: Block) -> Block:
+        keep: list[int] = []
+        row = 0
+        try:
+            function = self.function
+            for row, element in enumerate(block.data):
+                if function(element):
+                    keep.append(row)
+        except BaseException as error:
+            raise faults.located(error, self.title, block.where(row)) from None
+        return block if len(keep) == len(block) else block.take(keep)
+
+
+@dataclasses.dataclass
+class FlatMapStep:
+    """Replaces every element by the elements that the function returns for it."""
+
+    function: Callable[[Any], Sequence[Any]]
+    title: str
+    max_fan_out: int | None
+
+    def __call__(self, block: Block) -> Block:
+        data: list[Any] = []
+        keep: list[int] = []
+        outputs: list[int] = []
+        row = 0
+        try:
+            for row, element in enumerate(block.data):
+                results = list(self.function(element))
+                if self.max_fan_out is not None and len(results) > self.max_fan_out:
+                    raise errors.InvalidValueError(
+                        f"{self.title} returned {len(results)} elements, more than its "
+                        f"max_fan_out={self.max_fan_out}. Raise max_fan_out or return fewer."
+                    )
+                # Nested flat-maps keep their numbers apart in the upper half of the word.
+                first = block.outputs[row] << 32 if block.outputs else 0
+                data.extend(results)
+                keep.extend([row] * len(results))
+                outputs.extend(range(first, first + len(results)))
+        except BaseException as error:
+            raise faults.located(error, self.title, block.where(row)) from None
+        return dataclasses.replace(block.take(keep), data=data, outputs=outputs)
+
+
+@dataclasses.dataclass
+class BatchStep:
+    """Groups `size` consecutive elements; the last group of a block may be smaller.
+
+    Attributes:
+      size: elements per batch.
+      drop: whether the end of the stream drops an incomplete batch (whoever cuts the stream obeys).
+      function: makes a batch of a list of elements; None stacks.
+      allocate: memory for stacked arrays; None means fresh memory.
+    """
+
+    size: int
+    drop: bool
+    function: Callable[[Sequence[Any]], Any] | None
+    title: str
+    allocate: stacking.Allocate | None = None
+
+    def __call__(self, block: Block) -> Block:
+        batches: list[Any] = []
+        begin = 0
+        ends = [min(begin + self.size, len(block)) for begin in range(0, len(block), self.size)]
+        try:
+            for end in ends:
+                batches.append(self._make(block.data[begin:end]))
+                begin = end
+        except stacking.StackError as error:
+            raise faults.located(
+                error,
+                self.title,
+                f"{block.where(begin + error.first)} and {block.where(begin + error.second)}",
+            ) from None
+        except BaseException as error:
+            raise faults.located(error, self.title, f"the batch from {block.where(begin)}") from None
+        last = [end - 1 for end in ends]
+        # A batch stands where its last record stands.
+        return Block(
+            batches,
+            [block.positions[row] for row in last],
+            None if block.outputs is None else [block.outputs[row] for row in last],
+            None if block.rngs is None else [block.rngs[row] for row in last],
+            None,
+            block.ordinal // self.size,
+            block.describe,
+        )
+
+    def _make(self, elements: list[Any]) -> Any:
+        if self.function is None:
+            return stacking.stack(elements, self.allocate)
+        return _checked(self.function(elements), self.title)
+
+
+def _name(transform: Any) -> str:
+    if isinstance(transform, (types.FunctionType, types.BuiltinFunctionType, types.MethodType)):
+        return transform.__qualname__.rsplit("<locals>.", 1)[-1]
+    return type(transform).__name__
+
+
+_METHODS = (
+    (transforms.Map, "map"),
+    (transforms.RandomMap, "random_map"),
+    (transforms.TfRandomMap, "np_random_map"),
+    (transforms.MapWithIndex, "map_with_index"),
+    (transforms.Filter, "filter"),
+    (transforms.FlatMap, "flat_map"),
+)
+
+
+def method_of(transform: Any) -> tuple[str, Callable[..., Any]] | None:
+    """Returns which operator a transformation object is, and its function."""
+    for kind, method in _METHODS:
+        if isinstance(transform, kind):
+            return ("random_map" if method == "np_random_map" else method), getattr(transform, method)
+    return None
+
+
+def step_for(
+    kind: str,
+    transform: Any,
+    *,
+    number: int,
+    random_number: int = 0,
+    seed: int | None = None,
+    by_position: bool = True,
+) -> Step:
+    """Returns the step that does what a transformation, or a plain function, asks for.
+
+    Args:
+      kind: the operator: "map", "random_map", "map_with_index", "filter", "flat_map" or "batch".
+      transform: a transformation object or, except for "batch", a callable.
+      number: the step's number in the pipeline, from 1, for error texts.
+      random_number: which random step this is, from 0.
+      seed: for random steps.
+      by_position: see `IndexStep`.
+
+    Raises:
+      InvalidTypeError: for an object of another kind.
+    """
+    title = f"step {number}: {kind}({_name(transform)})"
+    if isinstance(transform, transforms.Batch):
+        title = f"step {number}: batch({transform.batch_size})"
+        return BatchStep(
+            transform.batch_size, transform.drop_remainder, transform.batch_fn, title
+        )
+    found = method_of(transform)
+    if found is not None and found[0] == kind:
+        function = found[1]
+    elif found is None and callable(transform):
+        function = transform
+    else:
+        raise errors.InvalidTypeError(
+            f"{kind} takes a function or a transforms.{_class_name(kind)}, got {transform!r} of "
+            f"type {type(transform).__name__}."
+        )
+    if kind == "map":
+        return MapStep(function, title)
+    if kind == "random_map":
+        return RandomStep(function, title, random_number, seed)
+    if kind == "map_with_index":
+        return IndexStep(function, title, by_position)
+    if kind == "filter":
+        return FilterStep(function, title)
+    return FlatMapStep(function, title, getattr(transform, "max_fan_out", None))
+
+
+def _class_name(kind: str) -> str:
+    return "".join(word.capitalize() for word in kind.split("_"))

@@ -1,0 +1,119 @@
+"""Transformations: what a user can ask to be done with every record.
+
+Each is an abstract class with one method, or data (`Batch`). They say what to do; `steps` holds how.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias, Union
+
+import numpy as np
+
+from grain_jax._values import errors, options
+
+__all__ = [
+    "Batch",
+    "Filter",
+    "FlatMap",
+    "Map",
+    "MapWithIndex",
+    "RandomMap",
+    "TfRandomMap",
+    "Transformation",
+    "Transformations",
+]
+
+
+class Map(abc.ABC):
+    """Maps one element to one element.
+
+    Example:
+      >>> class Double(Map):
+      ...     def map(self, element):
+      ...         return 2 * element
+    """
+
+    @abc.abstractmethod
+    def map(self, element: Any) -> Any:
+        """Returns the new element; never None."""
+
+
+class RandomMap(abc.ABC):
+    """Maps one element to one element with a random generator of its own.
+
+    Example:
+      >>> class Jitter(RandomMap):
+      ...     def random_map(self, element, rng):
+      ...         return element + rng.normal()
+    """
+
+    @abc.abstractmethod
+    def random_map(self, element: Any, rng: np.random.Generator) -> Any:
+        """Returns the new element; all draws come from `rng`."""
+
+
+class TfRandomMap(abc.ABC):
+    """A random map under the method name that TensorFlow code shares."""
+
+    @abc.abstractmethod
+    def np_random_map(self, element: Any, rng: np.random.Generator) -> Any:
+        """Returns the new element; all draws come from `rng`."""
+
+
+class MapWithIndex(abc.ABC):
+    """Maps one element to one element, knowing its place in the stream."""
+
+    @abc.abstractmethod
+    def map_with_index(self, index: int, element: Any) -> Any:
+        """Returns the new element; `index` is its position, from 0."""
+
+
+class Filter(abc.ABC):
+    """Keeps the elements for which `filter` is true."""
+
+    @abc.abstractmethod
+    def filter(self, element: Any) -> bool:
+        """Returns whether to keep the element."""
+
+
+class FlatMap(abc.ABC):
+    """Maps one element to any number of elements, up to `max_fan_out`.
+
+    Attributes:
+      max_fan_out: the most elements that one input may give.
+    """
+
+    max_fan_out: int
+
+    @abc.abstractmethod
+    def flat_map(self, element: Any) -> Sequence[Any]:
+        """Returns the new elements, in order."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """Groups consecutive elements and stacks them.
+
+    Attributes:
+      batch_size: elements per batch.
+      drop_remainder: whether an incomplete batch at the end is dropped.
+      batch_fn: makes the batch of a list of elements; None stacks each leaf along a new axis 0.
+    """
+
+    batch_size: int
+    drop_remainder: bool = False
+    batch_fn: Callable[[Sequence[Any]], Any] | None = None
+
+    def __post_init__(self) -> None:
+        options.check_count("batch_size", self.batch_size, minimum=1)
+        if self.batch_fn is not None and not callable(self.batch_fn):
+            raise errors.InvalidTypeError(
+                f"batch_fn must be callable or None, got {self.batch_fn!r}."
+            )
+
+
+Transformation: TypeAlias = Union[Batch, Map, RandomMap, TfRandomMap, Filter, FlatMap, MapWithIndex]
+Transformations: TypeAlias = Sequence[Transformation]
