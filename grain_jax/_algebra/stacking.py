@@ -34,6 +34,8 @@ _NUMBERS = frozenset(
     | {kind for kind in LEAF_TYPES if issubclass(kind, np.number | np.bool_)}
 ) - {np.timedelta64}
 
+_EXACT_CODES = frozenset("?bBhHiIlLqQefdFD")
+
 # Below this size the cost of a record is Python's, and one call for all rows is faster than a loop.
 _SMALL_ROW = 4096
 
@@ -145,8 +147,8 @@ def _stack_scalars(column: list[Any], leaf: str, allocate: Allocate | None) -> A
     except (ValueError, TypeError):
         return _stack_any(column, leaf, allocate)
     # NumPy would as well look into lists and at None, which are nodes of a tree, and accept text:
-    # they show in the number of axes and in the dtype.
-    if result.ndim != 1 or result.dtype.kind not in "bifcu":
+    # they show in the number of axes and in the dtype. Long doubles it would round.
+    if result.ndim != 1 or result.dtype.char not in _EXACT_CODES:
         return _stack_any(column, leaf, allocate)
     if allocate is None:
         return result
@@ -210,8 +212,8 @@ def _stack_any(column: list[Any], leaf: str, allocate: Allocate | None) -> Any:
         if array.shape != shape:
             raise StackError(
                 f"{_place(leaf)} has shape {shape} in element 0 of the batch and {array.shape} "
-                f"in element {row}; a batch needs one shape. Crop, pad or resize the records before "
-                "Batch, or give it a batch_fn.",
+                f"in element {row}; a batch needs one shape. Crop, pad or resize the records "
+                "before Batch, or give it a batch_fn.",
                 leaf,
                 0,
                 row,

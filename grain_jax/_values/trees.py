@@ -183,7 +183,8 @@ def _sorted_keys(node: dict[Any, Any]) -> tuple[Any, ...]:
     except TypeError as error:
         raise InvalidValueError(
             f"a dict with the keys {list(node)!r} cannot be a tree of arrays: JAX sorts the keys "
-            f"of a dict, and these do not compare ({error}). Use keys of one type, or an OrderedDict."
+            f"of a dict, and these do not compare ({error}). Use keys of one type, or an "
+            "OrderedDict."
         ) from error
 
 

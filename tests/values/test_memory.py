@@ -16,7 +16,7 @@ from grain_jax._values.memory import adopt, is_owned, owned_empty
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (256, 8), (64, 224, 224, 3)])
 @pytest.mark.parametrize("dtype", ["u1", "f8", ml_dtypes.bfloat16, "M8[s]", "S3", "i4,f8"])
 def test_memory_of_the_library_is_recognised(shape: tuple[int, ...], dtype: object) -> None:
-    array = owned_empty(shape, np.dtype(dtype))  # type: ignore[call-overload]
+    array = owned_empty(shape, np.dtype(dtype))
     assert type(array) is np.ndarray
     assert array.shape == shape
     assert array.dtype == np.dtype(dtype)
@@ -44,7 +44,7 @@ def test_adopted_memory_lives_as_long_as_a_view() -> None:
     array[...] = 1
     assert np.frombuffer(buffer, np.float32)[16:28].tolist() == [1.0] * 12
     gone: list[int] = []
-    weakref.finalize(array.base, gone.append, 1)  # type: ignore[arg-type]
+    weakref.finalize(array.base, gone.append, 1)
     view = array[1:].T
     del array
     gc.collect()
