@@ -1,0 +1,1 @@
+"""How pipelines run: in process, in worker processes, and ahead of their user."""

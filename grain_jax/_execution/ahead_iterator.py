@@ -1,0 +1,336 @@
+"""An iterator that another one feeds from a thread, with the position of what its user received."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+from grain_jax._execution.ahead import RunAhead, refuse_in_fork
+from grain_jax._execution.lending import Lent, Owner, borrow, refuse_lent, require_state
+from grain_jax._values.checkpointable import StatefulCheckpointable
+from grain_jax._values.errors import ClosedError, InvalidTypeError
+
+__all__ = ["SKIP", "AheadIterator", "known_length"]
+
+T = TypeVar("T")
+
+SKIP: Any = object()
+_NOWHERE: Any = object()
+
+# `close()` returns within a second: this long for the source to return by itself, this long for
+# its `close` where it does not, and this long for the thread after that.
+_PATIENCE, _CLOSING, _LAST_WAIT = 0.45, 0.3, 0.15
+
+
+class AheadIterator(StatefulCheckpointable, Generic[T]):
+    """Iterates over `source` once, reading it and converting its elements in a thread.
+
+    Reading starts at the first `next` or `start_prefetch`. An error of the source arrives in its
+    turn, does not move the position, and the `next` after it tries again: from that position if the
+    source has `set_state`, otherwise by asking the source once more.
+
+    Args:
+      source: an iterator, which belongs to this object from now on, or anything iterable.
+      convert: called in the thread with each element; `SKIP` as its result drops the element.
+      buffer_size: how many converted elements may wait.
+      close_source: whether `close` closes a source that this object did not make.
+    """
+
+    def __init__(
+        self,
+        source: Iterable[Any],
+        convert: Callable[[Any], T],
+        buffer_size: int,
+        *,
+        close_source: bool = False,
+    ) -> None:
+        iterator = _iterate(source)
+        self._borrower = _Borrower(self, iterator)
+        self._lent = self._borrower.lent
+        self._convert = convert
+        self._buffer_size = buffer_size
+        # The iterator over a collection is made here, and so is ours to close.
+        self._closes = [self._lent.close] if close_source or iterator is not source else []
+        self._unblocks = [self._lent.close]
+        if iterator is not source and hasattr(source, "close"):
+            self._unblocks.append(source.close)
+            self._closes += [source.close] if close_source else []
+        self._run: RunAhead[tuple[T, Any]] | None = None
+        self._former: RunAhead[tuple[T, Any]] | None = None
+        self._pending: tuple[T, Any] | None = None
+        self._rewind = self._exhausted = self._closed = False
+        self._owner: Owner | None = None
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> T:
+        refuse_lent(self, self._owner)
+        return self._next()
+
+    def start_prefetch(self) -> None:
+        """Starts reading ahead now rather than at the first `next`."""
+        with self._lock:
+            self._check()
+            if not self._exhausted:
+                self._running()
+
+    def get_state(self) -> Any:
+        """Returns the position of the last element received, whatever has been read ahead.
+
+        Raises:
+          InvalidTypeError: if the source has no state.
+        """
+        if self._owner is not None:
+            return self._owner.get_state()
+        self._check()
+        require_state(self._borrower.iterator, self._lent.has_state)
+        return self._encode(copy.deepcopy(self._borrower.position()))
+
+    def set_state(self, state: Any) -> None:
+        """Moves to a position; the next element is read from there.
+
+        A position that the source refuses changes nothing: the stream goes on where it was.
+
+        Raises:
+          InvalidTypeError: if the source has no state.
+        """
+        if self._owner is not None:
+            self._owner.set_state(state)
+            return
+        with self._lock:
+            self._move_to(state)
+
+    def close(self) -> None:
+        """Ends the thread, and closes what was made for it; at once or within a second.
+
+        A source that was given is closed if `close_source` says so, or if it blocks the thread.
+        May be called from any thread, and more than once.
+        """
+        if self._closed or os.getpid() != self._pid:
+            return
+        self._closed = True
+        runs = [run for run in (self._run, self._former) if run is not None]
+        for run in runs:
+            run.stop()
+        if all(run.join(_PATIENCE) for run in runs):
+            for close in self._closes:
+                close()
+            return
+        _call_within(self._unblocks, _CLOSING)
+        for run in runs:
+            run.join(_LAST_WAIT)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # What a subclass may change.
+
+    def _deliver(self, element: T) -> Any:
+        """Called in the user's thread with each element before it is returned."""
+        return element
+
+    def _deliver_end(self) -> None:
+        """Called in the user's thread at the end, before `StopIteration`."""
+
+    def _encode(self, state: Any) -> Any:
+        """The state to hand out for a state of the source."""
+        return state
+
+    def _decode(self, state: Any) -> Any:
+        """The state of the source in a state that was handed out."""
+        return state
+
+    def _moved(self, state: Any) -> None:
+        """Called when the source has accepted a state, with the one that was handed out."""
+
+    # The rest is how it runs.
+
+    def _lend(self, owner: Owner) -> Lent:
+        refuse_lent(self, self._owner)
+        self._check()
+        self._owner = owner
+        return _Loan(self)
+
+    def _next(self) -> T:
+        with self._lock:
+            self._check()
+            if self._exhausted:
+                raise StopIteration
+            if self._pending is None:
+                self._pending = self._take()
+            element, state = self._pending
+            # An error here leaves the element pending, so that it is not lost.
+            delivered = self._deliver(element)
+            self._borrower.state = state
+            self._pending = None
+            return delivered  # type: ignore[no-any-return]
+
+    def _take(self) -> tuple[T, Any]:
+        run = self._running()
+        try:
+            return run.get()
+        except StopIteration:
+            self._deliver_end()
+            self._exhausted = True
+            raise
+        except BaseException:
+            # An interrupted wait leaves the run as it is; an error of the source has ended it.
+            if run.ended:
+                self._run = None
+                self._rewind = True
+            raise
+
+    def _running(self) -> RunAhead[tuple[T, Any]]:
+        if self._run is None:
+            self._halt()
+            borrower = self._borrower
+            borrower.state = borrower.position()
+            origin = borrower.state if self._rewind and self._lent.has_state else _NOWHERE
+            self._run = RunAhead(_Producer(self._lent, self._convert, origin), self._buffer_size)
+            self._rewind = False
+            self._run.start()
+            if self._closed:
+                self._run.stop()
+        return self._run
+
+    def _halt(self) -> None:
+        """Stops the thread and waits until it has let go of the source; the wait can be broken."""
+        if self._run is not None:
+            self._former, self._run = self._run, None
+            self._former.stop()
+            self._pending = None
+            self._rewind = True
+        if self._former is not None:
+            self._former.join()
+            self._former = None
+
+    def _move_to(self, state: Any) -> None:
+        self._check()
+        require_state(self._borrower.iterator, self._lent.has_state)
+        self._halt()
+        self._lent.set_state(self._decode(state))
+        self._moved(state)
+        self._borrower.state = self._lent.state()
+        self._rewind = self._exhausted = False
+
+    def _check(self) -> None:
+        refuse_in_fork(self._pid)
+        if self._closed:
+            raise ClosedError(
+                f"this {type(self).__name__} was closed. Make another one; a state that was taken"
+                " before can be set on it."
+            )
+
+
+class _Borrower:
+    """Answers for the position of the source, without keeping the iterator alive."""
+
+    def __init__(self, outer: AheadIterator[Any], iterator: Iterator[Any]) -> None:
+        self.iterator = iterator
+        self.state: Any = _NOWHERE
+        self._outer = weakref.ref(outer)
+        self.lent = borrow(iterator, self)
+
+    def position(self) -> Any:
+        """The source's state at the last element delivered; before the first run, its own."""
+        return self.lent.state() if self.state is _NOWHERE else self.state
+
+    def get_state(self) -> Any:
+        outer = self._outer()
+        if outer is not None and outer._owner is not None:
+            return outer._decode(outer._owner.get_state())
+        return copy.deepcopy(self.position())
+
+    def set_state(self, state: Any) -> None:
+        outer = self._outer()
+        if outer is None:
+            raise ClosedError("the iterator that this one was given to is gone. Make both anew.")
+        outer.set_state(state)
+
+
+class _Loan:
+    """An `AheadIterator` in the hands of its own borrower."""
+
+    def __init__(self, iterator: AheadIterator[Any]) -> None:
+        self._iterator = iterator
+        self.has_state = iterator._lent.has_state
+        self.next = iterator._next
+        self.close = iterator.close
+
+    def state(self) -> Any:
+        iterator = self._iterator
+        return iterator._encode(iterator._borrower.position())
+
+    def set_state(self, state: Any) -> None:
+        with self._iterator._lock:
+            self._iterator._move_to(state)
+
+
+class _Producer(Generic[T]):
+    """What the thread calls: the next element, converted, and the position after it."""
+
+    def __init__(self, lent: Lent, convert: Callable[[Any], T], origin: Any) -> None:
+        self._lent = lent
+        self._convert = convert
+        self._origin = origin
+
+    def __call__(self) -> tuple[T, Any]:
+        if self._origin is not _NOWHERE:
+            self._lent.set_state(self._origin)
+            self._origin = _NOWHERE
+        while True:
+            element = self._lent.next()
+            state = self._lent.state()
+            converted = self._convert(element)
+            if converted is not SKIP:
+                return converted, state
+
+
+def known_length(source: Any) -> int | None:
+    """`len(source)`, or None where nobody can know it."""
+    try:
+        return len(source)
+    except TypeError:
+        return None
+
+
+def _iterate(source: Any) -> Iterator[Any]:
+    # One batch is iterable too, over its keys or its characters, and never what was meant.
+    if isinstance(source, (dict, str, bytes)) or not hasattr(source, "__iter__"):
+        raise InvalidTypeError(
+            f"a {type(source).__name__} is no source of elements: give a loader, a dataset, or any"
+            " iterable or iterator of batches"
+        )
+    return iter(source)
+
+
+def _call_within(calls: list[Callable[[], None]], seconds: float) -> None:
+    """Calls each in turn, in a thread that is left behind if one of them does not return."""
+
+    def call_all() -> None:
+        for call in calls:
+            # A generator that is inside its body cannot be closed from outside: nothing more can be
+            # done for it, and the next in the list may be what blocks it.
+            with contextlib.suppress(Exception):
+                call()
+
+    thread = threading.Thread(target=call_all, name="grain_jax close", daemon=True)
+    thread.start()
+    thread.join(seconds)

@@ -1,0 +1,101 @@
+"""Iterators that are given to another iterator, which reads them ahead of its own user.
+
+A lent iterator belongs to its borrower: its own `next` raises, and its state methods act on what
+the borrower has delivered. An iterator of this library takes part with one method,
+`_lend(owner) -> Lent`; of any other iterator nothing is asked.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from grain_jax._values.errors import ClosedError, InvalidTypeError
+
+__all__ = ["Lent", "Owner", "borrow", "refuse_lent", "require_state"]
+
+
+class Owner(Protocol):
+    """Who answers for the position of a lent iterator, in that iterator's own kind of state."""
+
+    def get_state(self) -> Any:
+        """Returns the position of the last element that the user received."""
+
+    def set_state(self, state: Any) -> None:
+        """Moves there, dropping what was read ahead."""
+
+
+class Lent(Protocol):
+    """An iterator in the hands of its borrower."""
+
+    has_state: bool
+
+    def next(self) -> Any:
+        """Returns the next element, or raises StopIteration."""
+
+    def state(self) -> Any:
+        """Returns the position after the last element that `next` returned."""
+
+    def set_state(self, state: Any) -> None:
+        """Moves to a position."""
+
+    def close(self) -> None:
+        """Closes the iterator."""
+
+
+class _PlainLoan:
+    """An iterator that knows nothing of lending."""
+
+    def __init__(self, iterator: Iterator[Any]) -> None:
+        self._iterator: Any = iterator
+        self.has_state = hasattr(iterator, "get_state") and hasattr(iterator, "set_state")
+        self.next = iterator.__next__
+
+    def state(self) -> Any:
+        # A copy: the iterator may hand out the very object that it goes on counting in.
+        return copy.deepcopy(self._iterator.get_state()) if self.has_state else None
+
+    def set_state(self, state: Any) -> None:
+        require_state(self._iterator, self.has_state)
+        self._iterator.set_state(copy.deepcopy(state))
+
+    def close(self) -> None:
+        close = getattr(self._iterator, "close", None)
+        if close is not None:
+            close()
+
+
+def borrow(iterator: Iterator[Any], owner: Owner) -> Lent:
+    """Returns the handle through which `owner` uses an iterator from now on."""
+    lend = getattr(iterator, "_lend", None)
+    if lend is None:
+        return _PlainLoan(iterator)
+    lent: Lent = lend(owner)
+    return lent
+
+
+def refuse_lent(iterator: object, owner: Owner | None) -> None:
+    """Raises if an iterator has been given away.
+
+    Raises:
+      ClosedError: if it has an owner.
+    """
+    if owner is not None:
+        raise ClosedError(
+            f"this {type(iterator).__name__} was given to another iterator, which reads it ahead:"
+            " take the elements from that one. get_state and set_state work on either."
+        )
+
+
+def require_state(iterator: object, has_state: bool) -> None:
+    """Raises if an iterator has no position that could be saved or set.
+
+    Raises:
+      InvalidTypeError: if so.
+    """
+    if not has_state:
+        raise InvalidTypeError(
+            f"a {type(iterator).__name__} has no get_state and set_state, so its position cannot be"
+            " saved or restored. Give a loader, a dataset, or an iterator with these two methods."
+        )

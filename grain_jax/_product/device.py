@@ -1,0 +1,194 @@
+"""The device stage: each process's batches become global arrays, a few steps ahead of training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import numpy as np
+
+from grain_jax._execution.ahead_iterator import AheadIterator, known_length
+from grain_jax._product.agreement import Facts, agree
+from grain_jax._product.leaves import detach
+from grain_jax._product.placer import Placer
+from grain_jax._product.remainder import Rows, with_rows, without_rows
+from grain_jax._values.errors import InvalidTypeError, InvalidValueError
+
+__all__ = ["DeviceIterator", "device_put", "prefetch_to_device"]
+
+
+def prefetch_to_device(
+    source: Iterable[Any],
+    sharding: Any = None,
+    *,
+    buffer_size: int = 2,
+    remainder: str = "error",
+    mask_key: str = "mask",
+    close_source: bool = False,
+) -> DeviceIterator:
+    """Iterates over a source once, with the arrays of each batch on devices ahead of their use.
+
+    A batch is a tree. Its numeric leaves of shape (rows, ...) become arrays of the global batch,
+    the rows of all processes together. Leaves without axes are replicated, and must be equal on all
+    processes. What JAX cannot hold (text, bytes, objects, times) stays on the host. With 64-bit
+    types off, integers arrive with 32 bits, and one that does not fit is an error.
+
+    Reading starts at the first `next` or at `start_prefetch`. If the source is an iterator, it
+    belongs to the result from now on.
+
+    Example:
+      >>> import numpy as np
+      >>> batches = [{"x": np.ones((8, 3)), "name": "a"}]
+      >>> for batch in prefetch_to_device(batches):
+      ...     print(batch["x"].shape, batch["name"])
+      (8, 3) a
+
+    Args:
+      source: a loader, a dataset, or any iterable or iterator of batches of this process.
+      sharding: a `jax.sharding.Sharding`, a device, None for all devices along axis 0, or a tree of
+        these that is a prefix of the batch.
+      buffer_size: how many batches are on the devices beside the one in use.
+      remainder: what becomes of a batch with another number of rows than the first: "error"
+        refuses it (at once where the lengths are known), "drop" leaves it out, and "pad" fills it
+        up with zeros, and gives every batch a mask.
+      mask_key: with "pad", the key of the mask: bool, shape (rows,), False where a row is padding.
+      close_source: whether `close` closes the source too. What was made here, and a source that
+        blocks the `close`, is closed in any case.
+
+    Raises:
+      InvalidTypeError: if an argument is of the wrong kind.
+      InvalidValueError: if an argument cannot work.
+    """
+    return DeviceIterator(
+        source,
+        sharding,
+        buffer_size=_check_size("buffer_size", buffer_size, 1),
+        rows=Rows(remainder, mask_key, _described_rows(source)),
+        length=known_length(source),
+        close_source=close_source,
+    )
+
+
+def device_put(
+    ds: Iterable[Any], device: Any, *, cpu_buffer_size: int = 4, device_buffer_size: int = 2
+) -> DeviceDataset:
+    """Moves the elements of a dataset to a device, ahead on the host and again on the device.
+
+    Unlike `prefetch_to_device`, elements may differ in shape from one to the next.
+
+    Args:
+      ds: a dataset, or anything that can be iterated over again and again.
+      device: a device or a `jax.sharding.Sharding`, or a tree prefix of these.
+      cpu_buffer_size: how many elements may wait on the host.
+      device_buffer_size: how many elements may wait on the device.
+
+    Returns:
+      What gives an iterator over `ds`, with its states, at each `iter`.
+    """
+    return DeviceDataset(
+        ds,
+        device,
+        _check_size("cpu_buffer_size", cpu_buffer_size, 0),
+        _check_size("device_buffer_size", device_buffer_size, 0),
+    )
+
+
+class DeviceIterator(AheadIterator[Any]):
+    """What `prefetch_to_device` returns: a one-pass iterator over batches of global arrays.
+
+    `len` is the number of batches of the whole pass, where it is known. The state is that of the
+    source at the last batch received; where the source does not say how many rows a batch has, it
+    is kept together with that number.
+    """
+
+    def __init__(
+        self,
+        source: Iterable[Any],
+        sharding: Any,
+        *,
+        buffer_size: int,
+        rows: Rows,
+        length: int | None,
+        close_source: bool = False,
+    ) -> None:
+        self._placer = Placer(sharding, rows)
+        self._rows = rows
+        self._agreed = not self._placer.compares
+        self._length = rows.length(length)
+        super().__init__(source, self._placer, buffer_size, close_source=close_source)
+
+    def __len__(self) -> int:
+        if self._length is None:
+            raise InvalidTypeError(
+                "the number of batches is not known: the source has no length, or remainder='drop'"
+                " may drop some of a source that does not say how many rows its batches have"
+            )
+        return self._length
+
+    def _deliver(self, element: tuple[Any, Facts | None]) -> Any:
+        batch, facts = element
+        self._agree(facts)
+        return batch
+
+    def _deliver_end(self) -> None:
+        self._agree(None)
+
+    def _agree(self, facts: Facts | None) -> None:
+        if not self._agreed:
+            agree(self._placer.devices, facts)
+            self._agreed = True
+
+    # A short batch must be known for one after a restore too, where it may be the first to come.
+
+    def _encode(self, state: Any) -> Any:
+        return state if self._rows.is_fixed else with_rows(state, self._rows.full)
+
+    def _decode(self, state: Any) -> Any:
+        return state if self._rows.is_fixed else without_rows(state)[0]
+
+    def _moved(self, state: Any) -> None:
+        if not self._rows.is_fixed:
+            self._rows.full = without_rows(state)[1] or self._rows.full
+
+
+class DeviceDataset:
+    """What `device_put` returns: each `iter` starts at the beginning, with threads of its own."""
+
+    def __init__(self, source: Iterable[Any], device: Any, host_size: int, device_size: int):
+        self._source = source
+        self._device = device
+        self._host_size = host_size
+        self._device_size = device_size
+
+    def __iter__(self) -> DeviceIterator:
+        host: AheadIterator[Any] = AheadIterator(self._source, _detach, self._host_size)
+        return DeviceIterator(
+            host,
+            self._device,
+            buffer_size=self._device_size,
+            rows=Rows(None, "mask", None),
+            length=known_length(self._source),
+            close_source=True,
+        )
+
+    def __len__(self) -> int:
+        return len(self._source)  # type: ignore[arg-type]
+
+
+def _detach(element: Any) -> Any:
+    return jax.tree_util.tree_map(detach, element)
+
+
+def _check_size(name: str, size: Any, least: int) -> int:
+    if isinstance(size, bool) or not isinstance(size, (int, np.integer)):
+        raise InvalidTypeError(f"{name}={size!r} is no integer: give {least} or more.")
+    if size < least:
+        raise InvalidValueError(f"{name}={size} is below {least}: give {least} or more.")
+    return int(size)
+
+
+def _described_rows(source: Any) -> tuple[int, int | None] | None:
+    """What a loader or dataset of this library says of the rows of its batches."""
+    describe = getattr(source, "_batch_rows", None)
+    return None if describe is None else describe()

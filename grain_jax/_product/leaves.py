@@ -1,0 +1,149 @@
+"""What becomes of one leaf on the host before JAX gets it: kept, cast, copied or padded."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from grain_jax._values.errors import InvalidTypeError, InvalidValueError
+from grain_jax._values.memory import is_owned, owned_empty
+
+__all__ = ["Array", "as_array", "detach", "padded_host", "prepare"]
+
+Array = np.ndarray[Any, Any]
+
+_NUMBERS = (bool, int, float, complex)
+
+
+def as_array(leaf: Any, name: str) -> Array | jax.Array | None:
+    """The leaf as an array that JAX can hold; None if it cannot hold it.
+
+    Raises:
+      InvalidTypeError: for a masked array, whose mask would be lost.
+      InvalidValueError: for a Python integer that no array can hold.
+    """
+    if isinstance(leaf, jax.Array):
+        # An array that spans processes is global already.
+        return leaf if leaf.is_fully_addressable else None
+    if isinstance(leaf, np.ma.MaskedArray):
+        raise InvalidTypeError(
+            f"{name} is a masked array, and JAX has none: its mask would be lost. Map it to"
+            " x.filled(value), with x.mask as a leaf of its own."
+        )
+    if isinstance(leaf, (np.ndarray, np.generic)):
+        return np.asarray(leaf) if _holds(leaf.dtype) else None
+    if isinstance(leaf, _NUMBERS):
+        array = np.asarray(leaf)
+        if array.dtype.hasobject:
+            raise InvalidValueError(f"{name} is {leaf}, an integer of more than 64 bits.")
+        return array
+    return None
+
+
+def prepare(array: Array | jax.Array, name: str, rows: int | None = None) -> Array | jax.Array:
+    """The array that JAX may keep: of the dtype it will have, in memory nobody else writes.
+
+    JAX keeps the buffer it is given, on CPU as the array itself and elsewhere until the transfer is
+    done, so an array that somebody may still write to is copied: once, together with a cast or the
+    padding.
+
+    Args:
+      array: the leaf.
+      name: what to call it in errors.
+      rows: if not None, the length to which axis 0 is padded with zeros.
+
+    Raises:
+      InvalidValueError: if a 64-bit integer does not fit the 32 bits that JAX gives it.
+    """
+    if isinstance(array, jax.Array):
+        if rows is None:
+            return array
+        if jnp.issubdtype(array.dtype, jax.dtypes.extended):
+            raise InvalidTypeError(
+                f"{name} is a short batch of {array.dtype}, for which there are no zeros to pad"
+                " with. Use remainder='drop', or make the keys from integers after the transfer."
+            )
+        array = np.asarray(array)
+    dtype = jax.dtypes.canonicalize_dtype(array.dtype.newbyteorder("="))
+    if dtype != array.dtype and array.dtype.kind in "iu":
+        _check_range(array, dtype, name)
+    if rows is None and dtype == array.dtype and _is_safe(array):
+        return array
+    out = owned_empty(array.shape if rows is None else (rows, *array.shape[1:]), dtype)
+    if rows is None:
+        np.copyto(out, array, casting="unsafe")
+    else:
+        np.copyto(out[: len(array)], array, casting="unsafe")
+        out[len(array) :] = 0
+    return out
+
+
+def detach(leaf: Any) -> Any:
+    """The leaf for a user who receives it later: an array that may be written to is copied."""
+    if not isinstance(leaf, np.ndarray) or _is_safe(leaf):
+        return leaf
+    if leaf.dtype.hasobject or type(leaf) is not np.ndarray:
+        return leaf.copy()
+    out = owned_empty(leaf.shape, leaf.dtype)
+    np.copyto(out, leaf)
+    return out
+
+
+def padded_host(leaf: Any, length: int, rows: int) -> Any:
+    """A leaf that stays on the host, with axis 0 padded from `length` to `rows`.
+
+    The fill is what is empty in its dtype: `''`, `b''`, `None` for objects, the epoch for times.
+    """
+    if not isinstance(leaf, np.ndarray) or leaf.ndim == 0 or len(leaf) != length:
+        return leaf
+    out = np.zeros((rows, *leaf.shape[1:]), leaf.dtype)
+    if leaf.dtype.kind == "O":
+        out[length:] = None
+    out[:length] = leaf
+    return out
+
+
+@functools.lru_cache(maxsize=256)
+def _holds(dtype: np.dtype[Any]) -> bool:
+    """Whether JAX has arrays of this dtype: numbers and booleans, bfloat16 and its kin included."""
+    number = jnp.issubdtype(dtype, np.number) or jnp.issubdtype(dtype, np.bool_)
+    extended_precision = dtype in (np.dtype(np.longdouble), np.dtype(np.clongdouble))
+    return bool(number) and not (extended_precision and dtype.itemsize > 8 and _is_long(dtype))
+
+
+def _is_long(dtype: np.dtype[Any]) -> bool:
+    # Where the platform's long double is a double, it is an ordinary float64.
+    return dtype not in (np.dtype(np.float64), np.dtype(np.complex128))
+
+
+def _is_safe(array: Array) -> bool:
+    """Whether nobody can write to this memory any more: ours, or read-only down to its owner."""
+    if is_owned(array):
+        return True
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        if base.flags.writeable:
+            return False
+        base = base.base
+    return base is None or type(base) is bytes
+
+
+def _check_range(array: Array, dtype: np.dtype[Any], name: str) -> None:
+    if array.size == 0:
+        return
+    bounds = np.iinfo(dtype)
+    if array.min() >= bounds.min and array.max() <= bounds.max:
+        return
+    bad = np.argwhere((array < bounds.min) | (array > bounds.max))[0]
+    value = array[tuple(bad)]
+    place = f"{name}, row {bad[0]}," if array.ndim else name
+    raise InvalidValueError(
+        f"{place} holds {value}, which does not fit {dtype.name}: JAX holds 64-bit integers in 32"
+        " bits, and would wrap this one without a word, unless jax_enable_x64 is on. Call"
+        " jax.config.update('jax_enable_x64', True) at the start of the program, or map the leaf to"
+        f" values from {bounds.min} to {bounds.max}."
+    )

@@ -1,0 +1,233 @@
+"""Where leaves go: a sharding for each, and the global shape that follows from the local one."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
+
+from grain_jax._values.errors import InvalidTypeError, InvalidValueError
+
+__all__ = [
+    "Layout",
+    "Placement",
+    "check_rows",
+    "layout",
+    "replicated",
+    "row_sharding",
+    "spec",
+    "splits_rows",
+]
+
+
+def spec(*axes: Any) -> PartitionSpec:
+    """`PartitionSpec(*axes)`, which has no types of its own."""
+    return PartitionSpec(*axes)  # type: ignore[no-untyped-call]
+
+
+class Placement:
+    """A sharding, a device, None (all devices along axis 0), or a tree prefix of these.
+
+    Raises:
+      InvalidTypeError: if something in it is none of these.
+      InvalidValueError: if this process has no device of a sharding.
+    """
+
+    def __init__(self, sharding: Any) -> None:
+        leaves, prefix = jax.tree_util.tree_flatten(sharding, is_leaf=_is_place)
+        self._prefix: Any = prefix
+        names = _names(jax.tree_util.tree_unflatten(self._prefix, range(len(leaves))))
+        self.is_tree = len(leaves) != 1 or bool(names[0])
+        if not leaves:
+            raise InvalidValueError("the tree of shardings is empty: give None for all devices")
+        self.leaves = [
+            _as_sharding(leaf, f"sharding{name}") for leaf, name in zip(leaves, names, strict=True)
+        ]
+
+    @property
+    def devices(self) -> list[Any]:
+        """All devices, on every process, that elements go to."""
+        return _in_order(set().union(*(sharding.device_set for sharding in self.leaves)))
+
+    def broadcast(self, batch: Any) -> list[Sharding]:
+        """The sharding of each leaf of a batch.
+
+        Raises:
+          InvalidValueError: if the tree of shardings is no prefix of the batch.
+        """
+        try:
+            subtrees = self._prefix.flatten_up_to(batch)
+        except ValueError as error:
+            raise InvalidValueError(
+                f"the tree of shardings does not fit the batch: {error}. The shardings have the"
+                f" structure {self._prefix}, the batch {jax.tree_util.tree_structure(batch)}: give"
+                " one sharding for each leaf, or one for a whole subtree."
+            ) from None
+        return [
+            sharding
+            for sharding, subtree in zip(self.leaves, subtrees, strict=True)
+            for _ in jax.tree_util.tree_leaves(subtree)
+        ]
+
+
+class Layout:
+    """How a sharding cuts arrays of one rank: for each axis, into how many parts, here and in all.
+
+    Raises:
+      InvalidValueError: if the sharding is for arrays of a higher rank.
+    """
+
+    def __init__(self, sharding: Sharding, rank: int) -> None:
+        self._sharding = sharding
+        devices = len(sharding.device_set)
+        # Every number of parts divides the number of devices, so this shape can be cut.
+        probe = (devices,) * rank
+        if isinstance(sharding, NamedSharding) and len(sharding.spec) > rank:
+            raise InvalidValueError(
+                f"has rank {rank}, and its sharding {sharding.spec} is for rank"
+                f" {len(sharding.spec)} or more. Give a tree of shardings, with a"
+                f" PartitionSpec of at most {rank} entries for this leaf"
+            )
+        try:
+            shard = sharding.shard_shape(probe)
+            indices = sharding.addressable_devices_indices_map(probe).values()
+        except (ValueError, IndexError) as error:
+            raise InvalidValueError(
+                f"has rank {rank}, which its sharding {sharding} is not for ({error})"
+            ) from None
+        self.parts = [devices // size for size in shard]
+        self.local_parts = [
+            len({(index[axis].start, index[axis].stop) for index in indices if index is not None})
+            for axis in range(rank)
+        ]
+
+    def global_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape over all processes of an array with this shape on each.
+
+        Raises:
+          InvalidValueError: if the shape cannot be cut.
+        """
+        for axis, (size, parts) in enumerate(zip(shape, self.local_parts, strict=True)):
+            if size % parts:
+                raise InvalidValueError(f"has shape {shape}, and {self.indivisible(size, axis)}")
+        return tuple(
+            size * parts // local
+            for size, parts, local in zip(shape, self.parts, self.local_parts, strict=True)
+        )
+
+    def indivisible(self, size: int, axis: int) -> str:
+        """Why an axis of this size cannot be cut, and what can."""
+        parts = self.local_parts[axis]
+        by, fewer = "devices", "fewer devices"
+        if isinstance(self._sharding, NamedSharding):
+            names = self._sharding.spec[axis]
+            names = (names,) if isinstance(names, str) else names
+            by = f"mesh axes {names} of the mesh {dict(self._sharding.mesh.shape)}"
+            fewer = "a mesh with fewer devices along them"
+        here = "" if parts == self.parts[axis] else f", {self.parts[axis]} over all processes"
+        below = size // parts * parts
+        works = f"{below} or {below + parts}" if below else f"{parts}"
+        what = "a batch size per process" if axis == 0 else f"an axis {axis}"
+        fits = math.gcd(size, parts)
+        return (
+            f"axis {axis} is cut into {parts} parts{here} by the {by}:"
+            f" {size} is not a multiple of {parts}. Use {what} of {works}, or {fewer}"
+            f" ({fits} would work)"
+        )
+
+
+@functools.lru_cache(maxsize=256)
+def layout(sharding: Sharding, rank: int) -> Layout:
+    """The `Layout` of a sharding for one rank, kept from the last time."""
+    return Layout(sharding, rank)
+
+
+def check_rows(sharding: Sharding, rows: int) -> None:
+    """Raises if batches with this many rows cannot be cut, whatever the rest of their shape.
+
+    Raises:
+      InvalidValueError: if so.
+    """
+    rank = max(1, len(sharding.spec)) if isinstance(sharding, NamedSharding) else 1
+    cut = layout(sharding, rank)
+    if rows % cut.local_parts[0]:
+        raise InvalidValueError(f"every leaf has {rows} rows, and {cut.indivisible(rows, 0)}.")
+
+
+def splits_rows(sharding: Sharding) -> bool:
+    """Whether the sharding names mesh axes for axis 0, be they of size 1."""
+    return isinstance(sharding, NamedSharding) and bool(sharding.spec) and bool(sharding.spec[0])
+
+
+@functools.lru_cache(maxsize=256)
+def replicated(sharding: Sharding) -> Sharding:
+    """The sharding that puts the whole array on each device of another sharding."""
+    if isinstance(sharding, NamedSharding):
+        return NamedSharding(sharding.mesh, spec(), memory_kind=sharding.memory_kind)
+    if isinstance(sharding, SingleDeviceSharding):
+        return sharding
+    return NamedSharding(Mesh(np.array(_in_order(sharding.device_set)), ("devices",)), spec())
+
+
+@functools.lru_cache(maxsize=256)
+def row_sharding(sharding: Sharding) -> Sharding:
+    """The sharding of a vector with one entry for each row of arrays with another sharding.
+
+    Raises:
+      InvalidTypeError: if it cannot be told.
+    """
+    if isinstance(sharding, NamedSharding):
+        axes = spec(*sharding.spec[:1])
+        return NamedSharding(sharding.mesh, axes, memory_kind=sharding.memory_kind)
+    if isinstance(sharding, SingleDeviceSharding):
+        return sharding
+    raise InvalidTypeError(
+        f"{sharding} does not say how axis 0 is cut, so the mask of a padded batch has no sharding."
+        " Use a jax.sharding.NamedSharding."
+    )
+
+
+def _in_order(devices: set[Any]) -> list[Any]:
+    return sorted(devices, key=lambda device: (device.process_index, device.id))
+
+
+def _is_place(value: Any) -> bool:
+    return value is None or isinstance(value, (Sharding, jax.Device, PartitionSpec))
+
+
+def _names(tree: Any) -> list[str]:
+    with_paths, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return [jax.tree_util.keystr(path) for path, _ in with_paths]
+
+
+def _as_sharding(place: Any, name: str) -> Sharding:
+    if place is None:
+        return NamedSharding(Mesh(np.array(jax.devices()), ("batch",)), spec("batch"))
+    if isinstance(place, jax.Device):
+        place = SingleDeviceSharding(place)
+    if isinstance(place, PartitionSpec):
+        raise InvalidTypeError(
+            f"{name} is {place}, which does not say on which mesh. Write"
+            f" jax.sharding.NamedSharding(mesh, {place})."
+        )
+    if not isinstance(place, Sharding):
+        raise InvalidTypeError(
+            f"{name} is {place!r}, a {type(place).__name__}. Give a jax.sharding.Sharding, a"
+            " device, None for all devices along axis 0, or a tree of these."
+        )
+    if isinstance(place, NamedSharding) and not isinstance(place.mesh, Mesh):
+        raise InvalidTypeError(
+            f"{name} is on an abstract mesh, which has no devices. Build the NamedSharding on a"
+            " jax.sharding.Mesh."
+        )
+    if not place.addressable_devices:
+        raise InvalidValueError(
+            f"{name} is {place}, and none of its devices belongs to this process (process"
+            f" {jax.process_index()} of {jax.process_count()}). Iterate only on processes that hold"
+            " some of its devices."
+        )
+    return place

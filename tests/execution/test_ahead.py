@@ -1,0 +1,193 @@
+"""The thread that runs ahead: order, bounds, ends, and that it never outlives its taker."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from grain_jax._execution.ahead import RunAhead
+from grain_jax._values.errors import ClosedError
+
+ROOT = str(Path(__file__).resolve().parents[2])
+
+
+@pytest.fixture(autouse=True)
+def no_thread_left() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    gc.collect()
+    wait_until(lambda: set(threading.enumerate()) <= before)
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert condition()
+
+
+def running(produce: Callable[[], object], size: int = 2) -> RunAhead[object]:
+    run = RunAhead(produce, size)
+    run.start()
+    return run
+
+
+@pytest.mark.parametrize("size", [0, 1, 3, 100])
+def test_gives_every_result_in_order_and_then_ends(size: int) -> None:
+    run = running(iter(range(50)).__next__, size)
+    assert [run.get() for _ in range(50)] == list(range(50))
+    for _ in range(3):
+        with pytest.raises(StopIteration):
+            run.get()
+
+
+@pytest.mark.parametrize("size", [0, 1, 3])
+def test_stays_within_its_bound(size: int) -> None:
+    made: list[int] = []
+
+    def produce() -> int:
+        made.append(len(made))
+        return made[-1]
+
+    run = running(produce, size)
+    for taken in range(4):
+        wait_until(lambda: len(made) == taken + size)  # noqa: B023
+        time.sleep(0.02)
+        assert len(made) == taken + size
+        assert run.get() == taken
+    run.stop()
+
+
+def test_an_exception_comes_in_its_turn_and_ends_the_run() -> None:
+    def numbers() -> Iterator[int]:
+        yield 0
+        yield 1
+        raise KeyError("two")
+
+    run = running(numbers().__next__, 5)
+    assert [run.get(), run.get()] == [0, 1]
+    with pytest.raises(KeyError, match="two") as caught:
+        run.get()
+    assert caught.traceback[-1].name == "numbers"
+    assert run.ended
+    with pytest.raises(StopIteration):
+        run.get()
+
+
+def test_stop_wakes_everyone_who_waits() -> None:
+    gate = threading.Event()
+    run = running(lambda: gate.wait(10))
+    seen: list[BaseException] = []
+
+    def take() -> None:
+        try:
+            run.get()
+        except ClosedError as error:
+            seen.append(error)
+
+    takers = [threading.Thread(target=take) for _ in range(3)]
+    for taker in takers:
+        taker.start()
+    run.stop()
+    for taker in takers:
+        taker.join(10)
+    assert len(seen) == 3
+    assert not run.join(0.01)
+    gate.set()
+    assert run.join(10)
+
+
+def test_dropping_the_run_ends_its_thread() -> None:
+    run = running(lambda: 1)
+    thread = run._thread
+    assert run.get() == 1
+    del run
+    gc.collect()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_the_thread_keeps_no_result_alive() -> None:
+    class Thing:
+        pass
+
+    run = running(Thing, 1)
+    import weakref
+
+    thing = weakref.ref(run.get())
+    gc.collect()
+    assert thing() is None
+    run.stop()
+
+
+def test_an_exception_leaves_no_cycle_behind() -> None:
+    class Failure(Exception):
+        pass
+
+    def fail() -> None:
+        raise Failure
+
+    gc.collect()
+    gc.disable()
+    try:
+        run = running(fail)
+        with pytest.raises(Failure):
+            run.get()
+        run.join(10)
+        assert not [thing for thing in gc.get_objects() if isinstance(thing, Failure)]
+    finally:
+        gc.enable()
+
+
+def test_the_thread_has_the_context_of_its_maker() -> None:
+    with np.errstate(divide="raise"):
+        run = running(lambda: np.ones(1) / np.zeros(1))
+    with pytest.raises(FloatingPointError):
+        run.get()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform has no fork")
+def test_a_forked_copy_raises_rather_than_waits(no_process_left: None) -> None:
+    run = running(iter(range(3)).__next__)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python warns of threads here
+        child = os.fork()
+    if child == 0:
+        try:
+            run.get()
+        except ClosedError as error:
+            os._exit(0 if f"{os.getppid()}" in str(error) and "forked copy" in str(error) else 2)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert run.get() == 0
+    run.stop()
+
+
+@pytest.mark.parametrize(
+    "produce",
+    ["lambda: 1", "threading.Event().wait", "lambda: time.sleep(0.3)"],
+    ids=["full", "blocked", "busy"],
+)
+def test_the_interpreter_exits_in_bounded_time(produce: str) -> None:
+    script = (
+        "import threading, time\nfrom grain_jax._execution.ahead import RunAhead\n"
+        f"run = RunAhead({produce}, 2)\nrun.start()\ntime.sleep(0.1)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", script],
+        env={**os.environ, "PYTHONPATH": ROOT},
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
