@@ -32,7 +32,7 @@ format: $(VENV)/.installed-dev build-files
 	$(BIN)/ruff format .
 
 build-files: $(VENV)/.installed-dev
-	$(BIN)/python tools/build_files.py
+	$(BIN)/python -m tools.build_files
 
 bench: $(VENV)/.installed-test
 	$(BIN)/python tests/benchmarks/compare.py

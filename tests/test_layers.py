@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.layers import PACKAGE, imports, modules
+from tools.source_graph import PACKAGE, Import, imports, modules
 
 FLOORS = ["_values", "_algebra", "_datasets", "_execution", "_product"]
 FACADE = len(FLOORS)
@@ -31,15 +31,15 @@ def runs_in_workers() -> list[str]:
     ]
 
 
-def ours(name: str) -> bool:
-    return name.split(".")[0] == PACKAGE
+def ours(found: Import) -> bool:
+    return found.name.split(".")[0] == PACKAGE and not found.for_type_checkers
 
 
 @pytest.mark.parametrize("module", modules())
 def test_imports_go_down_only(module: str) -> None:
     here = floor(module)
     for found in imports(modules()[module]):
-        if not ours(found.name):
+        if not ours(found):
             continue
         assert floor(found.name) <= here, (
             f"{module}:{found.line} (floor {here}) imports {found.name} (floor {floor(found.name)})"
@@ -48,7 +48,7 @@ def test_imports_go_down_only(module: str) -> None:
 
 def test_no_module_imports_itself_through_others() -> None:
     graph = {
-        module: {found.name for found in imports(path) if ours(found.name)} - {module}
+        module: {found.name for found in imports(path) if ours(found)} - {module}
         for module, path in modules().items()
     }
     done: set[str] = set()
@@ -67,16 +67,18 @@ def test_no_module_imports_itself_through_others() -> None:
 @pytest.mark.parametrize("module", runs_in_workers())
 def test_heavy_packages_are_imported_at_first_use(module: str) -> None:
     for found in imports(modules()[module]):
-        assert not (found.eager and found.name.split(".")[0] in HEAVY), (
-            f"{module}:{found.line} imports {found.name} at module level"
-        )
+        assert not (
+            found.at_module_level
+            and not found.for_type_checkers
+            and found.name.split(".")[0] in HEAVY
+        ), f"{module}:{found.line} imports {found.name} at module level"
 
 
 @pytest.mark.parametrize("module", runs_in_workers())
 def test_workers_stay_on_floors_0_to_2(module: str) -> None:
     allowed = {*runs_in_workers(), f"{PACKAGE}._execution", f"{PACKAGE}._execution.engine"}
     for found in imports(modules()[module]):
-        assert not ours(found.name) or found.name in allowed, (
+        assert not ours(found) or found.name in allowed, (
             f"{module}:{found.line} imports {found.name}, which a worker should not load"
         )
 

@@ -1,0 +1,1 @@
+"""Scikit-learn's handwritten digits as a TFDS dataset."""
