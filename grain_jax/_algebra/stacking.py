@@ -246,7 +246,8 @@ def _result_type(arrays: list[Array]) -> np.dtype[Any]:
 
 
 def _stack_text(column: list[Any], leaf: str) -> Any:
-    for row, element in enumerate(column):
+    plain = list(map(type, column)).count(type(column[0])) == len(column)
+    for row, element in enumerate(() if plain else column):
         if not isinstance(element, str | bytes):
             raise StackError(
                 f"{_place(leaf)} is {_kind(column[0])} in element 0 of the batch and "
@@ -256,7 +257,8 @@ def _stack_text(column: list[Any], leaf: str) -> Any:
                 row,
             )
     out = np.empty(len(column), object)
-    out[:] = column
+    # Scalars of NumPy become plain text.
+    out[:] = [e.item() if isinstance(e, np.generic) else e for e in column]
     return out
 
 

@@ -1,0 +1,172 @@
+"""Data sources: records by index, from anything that has a length and an index."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+import numpy as np
+
+from grain_jax._algebra.access import Source, describe
+from grain_jax._algebra.containers import ArraySource, ListSource, RangeSource, TreeSource
+from grain_jax._values.errors import InvalidTypeError, InvalidValueError, OutOfRangeError
+from grain_jax._values.trees import flatten, paths
+
+__all__ = ["RandomAccessDataSource", "RangeDataSource", "adapt", "check_not_empty"]
+
+T_co = TypeVar("T_co", covariant=True)
+
+_INT64 = np.iinfo(np.int64)
+
+
+@runtime_checkable
+class RandomAccessDataSource(Protocol[T_co]):
+    """Records by index: what a loader can read.
+
+    Any object with `__len__` and `__getitem__` is one: a list, a NumPy array, a TFDS or Hugging
+    Face dataset, a class of your own. Two more methods are used where a source has them:
+
+    - `__getitems__(indices: list[int])` returns a sequence of records, order and duplicates kept.
+    - `__getbatch__(indices: np.ndarray)` returns a tree of arrays with one row for each index. It
+      is used where nothing between the source and `Batch` works on single records.
+
+    A dict (or tree) of equally long arrays is a source too; its records have one row of each.
+    """
+
+    def __len__(self) -> int:
+        """The number of records."""
+
+    def __getitem__(self, index: int, /) -> T_co:
+        """The record of an index from 0 to `len(self) - 1`."""
+
+
+class RangeDataSource:
+    """The integers from `start` on, before `stop`, in steps of `step`: a source for tests.
+
+    >>> source = RangeDataSource(2, 20, 3)
+    >>> source, len(source), source[1]
+    (RangeDataSource(start=2, stop=20, step=3), 6, 5)
+
+    Raises:
+        InvalidValueError: if `step` is 0 or leads away from `stop`.
+    """
+
+    def __init__(self, start: int, stop: int, step: int) -> None:
+        if step == 0:
+            raise InvalidValueError("step must not be 0; write step=1 for every integer.")
+        if (stop - start) * step < 0:
+            raise InvalidValueError(
+                f"step={step} leads from start={start} away from stop={stop}; swap the two, or "
+                f"write step={-step}."
+            )
+        self.values = range(start, stop, step)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, index: int) -> int:
+        if not 0 <= index < len(self.values):
+            raise OutOfRangeError(f"Index {index} out of range for {len(self.values)}")
+        return self.values[index]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[int]:
+        return [self[index] for index in indices]
+
+    def __repr__(self) -> str:
+        r = self.values
+        return f"RangeDataSource(start={r.start}, stop={r.stop}, step={r.step})"
+
+
+def adapt(source: Any) -> Source:
+    """Looks at a source once and returns how to read it.
+
+    Raises:
+        InvalidTypeError: if it is no source.
+        InvalidValueError: if it is a tree of arrays whose lengths differ.
+    """
+    if isinstance(source, Source):
+        return source
+    if isinstance(source, str | bytes):
+        raise InvalidTypeError(
+            f"{source!r} is text, not a data source. For a file of records write "
+            "grain_jax.sources.ArrayRecordDataSource(path)."
+        )
+    kind = type(source)
+    if kind is range or kind is RangeDataSource:
+        values = source if kind is range else source.values
+        if all(_INT64.min <= v <= _INT64.max for v in (values.start, values.stop, values.step)):
+            return RangeSource(source)
+        return ListSource(values)
+    if isinstance(source, np.ndarray):
+        return _adapt_array(source)
+    if isinstance(source, dict) and not _is_numbered(source):
+        return _adapt_tree(source)
+    for name, does in (("__len__", "its number of records"), ("__getitem__", "a record by index")):
+        if not callable(getattr(source, name, None)):
+            raise InvalidTypeError(
+                f"{describe(source)} is no data source: it has no {name} ({does}). Give a list, an "
+                "array, a dict of arrays, or an object with __len__ and __getitem__; from an "
+                "iterable, make list(...)."
+            )
+    if _is_container(source):
+        return ListSource(source)
+    return Source(source)
+
+
+def check_not_empty(source: Source) -> None:
+    """Refuses a source without records.
+
+    Raises:
+        InvalidValueError: if it has none.
+    """
+    if source.length == 0:
+        raise InvalidValueError(
+            f"the data source ({source.description}) is empty: there is nothing to load. Check "
+            "its path, split or filter."
+        )
+
+
+def _adapt_array(source: np.ndarray[Any, Any]) -> Source:
+    if source.ndim == 0:
+        raise InvalidTypeError(
+            "an array without axes is no data source; its first axis would number the records."
+        )
+    if type(source) in (np.ndarray, np.memmap):
+        return ArraySource(source)
+    return ListSource(source)  # type: ignore[arg-type]  # keeps the rows' class
+
+
+def _is_container(source: Any) -> bool:
+    if isinstance(source, collections.deque | collections.UserList | dict):
+        return True
+    # A subclass that computes its items makes records afresh.
+    return type(source).__getitem__ in (list.__getitem__, tuple.__getitem__)
+
+
+def _is_numbered(source: dict[Any, Any]) -> bool:
+    """Whether a dict maps 0, 1, 2, ... to records."""
+    return len(source) > 0 and all(type(k) is int and 0 <= k < len(source) for k in source)
+
+
+def _adapt_tree(source: Any) -> Source:
+    leaves, ways = flatten(source)[0], paths(source)
+    if not leaves:
+        raise InvalidValueError("an empty dict is no data source: it has no arrays and no records.")
+    lengths: dict[int, str] = {}
+    for leaf, way in zip(leaves, ways, strict=True):
+        shape = getattr(leaf, "shape", None)
+        if not shape or not hasattr(leaf, "__array__"):
+            raise InvalidTypeError(
+                f"a dict is a data source where all its leaves are arrays of equal length; {way} is "
+                f"{describe(leaf)}{'' if shape is None else ' without axes'}. Convert it with "
+                "np.asarray, or give a list of records."
+            )
+        lengths.setdefault(int(shape[0]), way)
+    if len(lengths) > 1:
+        (first, way), (second, other) = list(lengths.items())[:2]
+        raise InvalidValueError(
+            f"the arrays of a dict as a data source need one length: {way} has {first} rows and "
+            f"{other} has {second}."
+        )
+    return TreeSource(source)
