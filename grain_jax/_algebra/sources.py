@@ -158,8 +158,8 @@ def _adapt_tree(source: Any) -> Source:
         shape = getattr(leaf, "shape", None)
         if not shape or not hasattr(leaf, "__array__"):
             raise InvalidTypeError(
-                f"a dict is a data source where all its leaves are arrays of equal length; {way} is "
-                f"{describe(leaf)}{'' if shape is None else ' without axes'}. Convert it with "
+                f"a dict is a data source where all its leaves are arrays of equal length; {way} "
+                f"is {describe(leaf)}{'' if shape is None else ' without axes'}. Convert it with "
                 "np.asarray, or give a list of records."
             )
         lengths.setdefault(int(shape[0]), way)
