@@ -1,0 +1,253 @@
+"""Shared memory: one sparse file, slots at fixed offsets in it, arrays that keep their slot alive."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import functools
+import mmap
+import os
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["ALIGNMENT", "Arena", "Memory", "is_slot_memory", "map_file", "memory_file", "private_memory"]
+
+ALIGNMENT = 64  # bytes; JAX on CPU takes a buffer without a copy only from this alignment on
+MAX_SLOTS = 4096  # each is one mapping in each process, and the kernel allows 65,530 of those
+_SMALLEST_MAPPING = 1 << 16
+_PAGE = mmap.PAGESIZE
+_MAP_SHARED, _MAP_PRIVATE = 1, 2
+_MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0)
+_MADV_REMOVE = 9
+
+
+class Memory(np.ndarray[Any, Any]):
+    """The bytes under the arrays of one result: they stay as long as any array on them does."""
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    library = ctypes.CDLL(None, use_errno=True)
+    library.mmap.restype = ctypes.c_void_p
+    library.mmap.argtypes = [
+        ctypes.c_void_p,
+        ctypes.c_size_t,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_longlong,
+    ]
+    library.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    library.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    return library
+
+
+@functools.cache
+def _block_type(size: int) -> Any:
+    # A ctypes array that unmaps itself. `mmap.mmap` would hold a file descriptor for each mapping
+    # (until Python 3.13), and a process has few of those.
+    munmap, address_of = _libc().munmap, ctypes.addressof
+
+    def release(block: Any) -> None:
+        munmap(address_of(block), size)
+
+    return type(
+        "Block", (ctypes.Array,), {"_type_": ctypes.c_ubyte, "_length_": size, "__del__": release}
+    )
+
+
+def map_file(descriptor: int, offset: int, size: int, private: bool = False) -> Any:
+    """Maps part of a file; the mapping ends with the last reference to what is returned.
+
+    `private` makes changes visible to this process only. `descriptor=-1` gives fresh zeroed memory.
+    """
+    flags = (_MAP_PRIVATE | _MAP_NORESERVE) if private else _MAP_SHARED
+    if descriptor < 0:
+        flags |= mmap.MAP_ANON
+    address = _libc().mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, descriptor, offset)
+    if address is None or address == ctypes.c_void_p(-1).value:
+        code = ctypes.get_errno()
+        raise OSError(code, f"cannot map {size} bytes: {os.strerror(code)}")
+    return _block_type(size).from_address(address)
+
+
+def memory_over(block: Any, size: int) -> Memory:
+    """Returns the first `size` bytes of a mapping as the base for arrays."""
+    return np.ndarray.__new__(Memory, (size,), np.uint8, buffer=block)
+
+
+def private_memory(size: int) -> Memory:
+    """Returns memory of this process alone, 64-byte aligned, that counts as the library's own."""
+    if size >= 1 << 20:
+        return memory_over(map_file(-1, 0, -(-size // _PAGE) * _PAGE, private=True), size)
+    room = bytearray(size + ALIGNMENT)
+    shift = -ctypes.addressof(ctypes.c_char.from_buffer(room)) % ALIGNMENT
+    return np.ndarray.__new__(Memory, (size,), np.uint8, buffer=room, offset=shift)
+
+
+def is_slot_memory(array: Any) -> bool:
+    """Whether an array lies in memory that this library allocated and will not change or reuse."""
+    base = array
+    while base is not None:
+        if isinstance(base, Memory):
+            return True
+        base = base.obj if isinstance(base, memoryview) else getattr(base, "base", None)
+    return False
+
+
+def memory_file(name: str) -> tuple[int, bool]:
+    """Returns a descriptor of a file without a name, and whether it lies on a disk that can be full."""
+    if hasattr(os, "memfd_create") and os.environ.get("GRAIN_JAX_ENGINE_MEMORY") != "file":
+        return os.memfd_create(name, os.MFD_CLOEXEC), False
+    descriptor, path = tempfile.mkstemp(prefix=name)
+    os.unlink(path)
+    return descriptor, True
+
+
+def reserve(descriptor: int, offset: int, size: int) -> None:
+    """Takes disk space before it is written through a mapping, where a full disk would be SIGBUS."""
+    try:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(descriptor, offset, size)
+            return
+        zeros = bytes(1 << 20)
+        for start in range(0, size, len(zeros)):
+            os.pwrite(descriptor, zeros[: size - start], offset + start)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            where = tempfile.gettempdir()
+            error.add_note(
+                f"grain_jax keeps batches in an unlinked file in {where}, which has no room for "
+                f"{size} bytes more; free some space or set TMPDIR to a larger disk"
+            )
+        raise
+
+
+class Arena:
+    """Slots in one memory file. Slot `i` begins at `i * stride`, and only its used pages exist."""
+
+    __slots__ = ("_blocks", "descriptor", "on_disk", "slots", "stride")
+
+    def __init__(self, descriptor: int, stride: int, slots: int, on_disk: bool) -> None:
+        self.descriptor = descriptor
+        self.stride = stride
+        self.slots = slots
+        self.on_disk = on_disk
+        self._blocks: dict[int, Any] = {}
+
+    @classmethod
+    def create(cls) -> Arena:
+        """Makes the file, as large as the file system lets a sparse file be."""
+        descriptor, on_disk = memory_file("grain_jax")
+        stride, slots = (1 << 34, 512) if on_disk else (1 << 40, MAX_SLOTS)
+        while True:
+            try:
+                os.ftruncate(descriptor, stride * slots)
+                return cls(descriptor, stride, slots, on_disk)
+            except OSError:
+                stride //= 2
+                if stride < 1 << 28:
+                    os.close(descriptor)
+                    raise
+
+    def block(self, slot: int, size: int) -> Any:
+        """Returns a mapping of at least the first `size` bytes of a slot."""
+        block = self._blocks.get(slot)
+        if block is None or len(block) < size:
+            if size > self.stride:
+                raise MemoryError(
+                    f"one task makes {size} bytes of arrays; a slot holds {self.stride}. "
+                    "Use smaller batches."
+                )
+            room = max(_SMALLEST_MAPPING, 1 << (size - 1).bit_length())
+            block = self._blocks[slot] = map_file(
+                self.descriptor, slot * self.stride, min(room, self.stride)
+            )
+        return block
+
+    def memory(self, slot: int, size: int) -> Memory:
+        """Returns the first `size` bytes of a slot, as the base for arrays."""
+        return memory_over(self.block(slot, size), size)
+
+    def write(self, slot: int, data: bytes) -> None:
+        """Writes at the start of a slot."""
+        if self.on_disk:
+            reserve(self.descriptor, slot * self.stride, len(data))
+        block = self.block(slot, len(data))
+        ctypes.memmove(ctypes.addressof(block), data, len(data))
+
+    def discard(self, slot: int, size: int) -> bool:
+        """Gives the pages of a free slot back; False where the system cannot do that."""
+        block = self.block(slot, size)
+        pages = min(-(-size // _PAGE) * _PAGE, len(block))
+        return _libc().madvise(ctypes.addressof(block), pages, _MADV_REMOVE) == 0
+
+    def close(self) -> None:
+        """Closes the file; mappings stay until the last array on them is gone."""
+        self._blocks.clear()
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+
+class Slot:
+    """The slot of the task at hand, in a worker: memory for arrays, handed out from the front."""
+
+    __slots__ = ("_arena", "_memories", "end", "index")
+
+    def __init__(self, arena: Arena, index: int, start: int) -> None:
+        self._arena = arena
+        self.index = index
+        self.end = start
+        self._memories: list[Memory] = []
+
+    def allocate(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        """Returns an uninitialised array, 64-byte aligned, in the slot."""
+        dtype = np.dtype(dtype)
+        if dtype.hasobject:
+            return np.empty(shape, dtype)
+        size = dtype.itemsize
+        for length in shape:
+            size *= length
+        start = self.take(size)
+        return np.ndarray(shape, dtype, buffer=self._memories[-1], offset=start)
+
+    def take(self, size: int) -> int:
+        """Sets `size` bytes aside and returns where they begin."""
+        start = -(-self.end // ALIGNMENT) * ALIGNMENT
+        end = start + size
+        if not self._memories or end > self._memories[-1].size:
+            block = self._arena.block(self.index, max(end, 1))
+            self._memories.append(memory_over(block, len(block)))
+        if self._arena.on_disk and size:
+            reserve(self._arena.descriptor, self.index * self._arena.stride + start, size)
+        self.end = end
+        return start
+
+    def bytes_at(self, start: int, size: int) -> npt.NDArray[np.uint8]:
+        """Returns bytes that `take` has set aside."""
+        return np.ndarray((size,), np.uint8, buffer=self._memories[-1], offset=start)
+
+    def offset_of(self, array: npt.NDArray[Any]) -> int | None:
+        """Returns where in the slot an array lies; None when it lies elsewhere."""
+        base = array.base
+        while type(base) is np.ndarray:
+            base = base.base
+        if type(base) is not Memory:
+            return None
+        for memory in self._memories:
+            if memory is base:
+                return int(array.__array_interface__["data"][0] - memory.ctypes.data)
+        return None
+
+    def release(self) -> list[Memory]:
+        """Forgets the memory; what is returned lets the caller see whether somebody kept some."""
+        memories, self._memories = self._memories, []
+        return memories
+
+
+Allocate = Callable[[tuple[int, ...], Any], "npt.NDArray[Any]"]

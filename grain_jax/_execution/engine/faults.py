@@ -1,0 +1,156 @@
+"""A user's exception on its way from a worker to the trainer: itself, its notes, its traceback."""
+
+from __future__ import annotations
+
+import functools
+import linecache
+import os
+import pickle
+import signal
+import traceback
+from typing import Any
+
+from ..._values.errors import TransformError
+from . import wire
+
+__all__ = ["death", "pack_exception", "shorten", "unpack_exception"]
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+_LONGEST_CHAIN = 8
+
+
+def _frames(error: BaseException) -> list[tuple[str, int, str]]:
+    stack = traceback.extract_tb(error.__traceback__)
+    frames = [(frame.filename, frame.lineno or 0, frame.name) for frame in stack]
+    users = [f for f in frames if not f[0].startswith((_PACKAGE, "<frozen "))]
+    return users or frames[-1:]
+
+
+def _rebuild(kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> BaseException:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
+def _survives(data: bytes, error: BaseException) -> bool:
+    copy = pickle.loads(data)
+    return type(copy) is type(error) and copy.args == error.args
+
+
+def _pickled(error: BaseException, registry: wire.Registry | None) -> bytes | None:
+    ways: list[Any] = [error, (_rebuild, (type(error), error.args, dict(error.__dict__)))]
+    for way in ways:
+        try:
+            data = wire.dumps(way, registry)
+            if way is error:
+                if _survives(data, error):
+                    return data
+            else:
+                _rebuild(*pickle.loads(data)[1])
+                return data
+        except Exception:
+            continue
+    return None
+
+
+def _describe(error: BaseException, registry: wire.Registry | None, left: int) -> dict[str, Any]:
+    kind = type(error)
+    try:
+        text = str(error)
+    except Exception:
+        text = "(its text cannot be made)"
+    described: dict[str, Any] = {
+        "pickled": _pickled(error, registry),
+        "type": kind.__qualname__
+        if kind.__module__ in ("builtins", "__main__")
+        else f"{kind.__module__}.{kind.__qualname__}",
+        "text": text,
+        "notes": [str(note) for note in getattr(error, "__notes__", ())],
+        "frames": _frames(error),
+        "cause": None,
+    }
+    cause = error.__cause__
+    if cause is None and not error.__suppress_context__:
+        cause = error.__context__
+    if cause is not None and left:
+        described["cause"] = _describe(cause, registry, left - 1)
+        described["explicit"] = error.__cause__ is not None
+    return described
+
+
+def pack_exception(error: BaseException, registry: wire.Registry | None) -> bytes:
+    """Returns an exception as bytes; always possible."""
+    return pickle.dumps(_describe(error, registry, _LONGEST_CHAIN), 5)
+
+
+def shorten(data: bytes, limit: int) -> bytes:
+    """Returns a packed exception that fits into a message: text only, cut where needed."""
+    described = pickle.loads(data)
+    described.update(pickled=None, cause=None, frames=described["frames"][-5:])
+    described["text"] = described["text"][: limit // 8]
+    described["notes"] = [note[: limit // 64] for note in described["notes"][:8]]
+    return pickle.dumps(described, 5)
+
+
+def _revive(described: dict[str, Any]) -> BaseException:
+    error: BaseException | None = None
+    if described["pickled"] is not None:
+        try:
+            loaded = pickle.loads(described["pickled"])
+            error = _rebuild(*loaded[1]) if isinstance(loaded, tuple) else loaded
+        except Exception:
+            error = None
+    if error is None:
+        error = TransformError(
+            f"{described['type']}: {described['text']} "
+            f"(raised in a worker process; this {described['type']} cannot be pickled, so it "
+            "arrives as its type name and text)"
+        )
+    error.__dict__.pop("__notes__", None)
+    for note in described["notes"]:
+        error.add_note(note)
+    if described["cause"] is not None:
+        cause = _revive(described["cause"])
+        cause.add_note(_format(described["cause"]["frames"]))
+        if described["explicit"]:
+            error.__cause__ = cause
+        else:
+            error.__context__ = cause
+    return error
+
+
+def _format(frames: list[tuple[str, int, str]]) -> str:
+    lines = []
+    for filename, number, name in frames:
+        lines.append(f'  File "{filename}", line {number}, in {name}')
+        source = linecache.getline(filename, number).strip()
+        if source:
+            lines.append(f"    {source}")
+    return "\n".join(lines)
+
+
+def unpack_exception(data: bytes, worker: str) -> BaseException:
+    """Returns the exception of `pack_exception`, with the worker's traceback as a note."""
+    described = pickle.loads(data)
+    error = _revive(described)
+    error.add_note(f"raised in {worker}:\n{_format(described['frames'])}")
+    return error
+
+
+@functools.cache
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "unknown"
+
+
+def death(exit_code: int) -> str:
+    """Returns how a process ended, in words."""
+    if exit_code >= 0:
+        return f"exit code {exit_code}"
+    text = f"signal {-exit_code} ({_signal_name(-exit_code)})"
+    if -exit_code == signal.SIGKILL:
+        text += "; out of memory?"
+    return text

@@ -1,0 +1,310 @@
+"""The processes between the trainer and its workers.
+
+The *zygote*, one per trainer, holds numpy and the engine, never user code, and has one thread: it
+forks a *helper* for each pool in milliseconds. The helper starts workers, reports their deaths, and
+ends them. Both look at least twice a second whether the trainer still lives: the end of file alone is
+not enough, since a forked child of the trainer keeps the sockets open.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pickle
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from . import channel
+
+__all__ = ["FORCED", "PARCEL_HEAD", "command", "main", "read_settings"]
+
+_LOOK = 0.5  # seconds between two looks at the parent
+_PR_SET_PDEATHSIG = 1
+PARCEL_HEAD = 24  # bytes; a parcel begins with three lengths, that of the settings first
+
+# Workers see no accelerator, whatever the trainer's environment says, and use one thread each.
+FORCED = {
+    "JAX_PLATFORMS": "cpu",
+    "CUDA_VISIBLE_DEVICES": "",
+    "ROCR_VISIBLE_DEVICES": "",
+    "HIP_VISIBLE_DEVICES": "",
+    "TPU_VISIBLE_DEVICES": "",
+    "TPU_VISIBLE_CHIPS": "",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "NUMEXPR_NUM_THREADS": "1",
+    "VECLIB_MAXIMUM_THREADS": "1",
+}
+
+_CODE = (
+    "import sys; sys.path[:] = sys.argv[4:]; "
+    "from grain_jax._execution.engine.helper import main; main(*sys.argv[1:4])"
+)
+
+
+def command(role: str, parent: int, arguments: list[Any], path: list[str]) -> list[str]:
+    """Returns the command line of a process of the engine."""
+    # The interpreter's own flags (-X utf8, -W ...) hold for the workers, too.
+    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    packed = ",".join(map(str, arguments))
+    return [sys.executable, *flags, "-P", "-c", _CODE, role, str(parent), packed, *path]
+
+
+def die_with_parent(parent: int) -> None:
+    """Asks the kernel to end this process when its parent process does, and looks once itself.
+
+    Only where the parent has one thread: the signal comes when the *thread* ends that forked.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(0)
+
+
+def _ignore_signals() -> None:
+    # Ctrl-C and preemption reach the whole process group; the trainer decides what they mean.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def main(role: str, parent: str, arguments: str) -> None:
+    """Is a process of the engine: a zygote, a helper of its own, or a fresh worker."""
+    _ignore_signals()
+    numbers = [int(text) for text in arguments.split(",")]
+    try:
+        if role == "zygote":
+            _zygote(int(parent), channel.adopt(numbers[0]))
+        elif role == "helper":
+            _Helper(int(parent), "fresh", numbers[0], numbers[1:]).serve()
+        else:
+            _fresh_worker(int(parent), *numbers)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
+
+
+def _zygote(parent: int, control: socket.socket) -> None:
+    from . import worker  # noqa: F401  # numpy, cloudpickle and the engine, ready for every fork
+
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps helpers
+    poll = select.poll()
+    poll.register(control, select.POLLIN)
+    me = os.getpid()
+    while os.getppid() == parent:
+        if not poll.poll(_LOOK * 1000):
+            continue
+        message, descriptors = channel.receive_descriptors(control)
+        if not message or message == b"stop":
+            return
+        mode, first_row = pickle.loads(message)
+        if os.fork() == 0:
+            control.close()
+            _run_forked(lambda: _forked_helper(me, mode, first_row, descriptors))
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def _run_forked(body: Callable[[], None]) -> None:
+    code = 1
+    try:
+        body()
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _forked_helper(zygote: int, mode: str, first_row: int, descriptors: list[int]) -> None:
+    die_with_parent(zygote)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    _Helper(zygote, mode, first_row, descriptors).serve()
+
+
+def take_over(settings: dict[str, Any]) -> None:
+    """Makes the trainer's directory, search path, arguments and environment those of this process."""
+    try:
+        os.chdir(settings["cwd"])
+    except OSError:
+        pass  # the trainer's own directory may be gone
+    sys.path[:] = settings["path"]
+    sys.argv[:] = settings["argv"]
+    for name in set(os.environ) - set(settings["environment"]):
+        del os.environ[name]
+    os.environ.update(settings["environment"])
+    os.environ.update(FORCED)
+
+
+def read_settings(parcel: int) -> dict[str, Any]:
+    """Returns the plain values at the start of a parcel, without loading its program."""
+    (length,) = struct.unpack("<Q", os.pread(parcel, 8, 0))
+    settings: dict[str, Any] = pickle.loads(os.pread(parcel, length, PARCEL_HEAD))
+    return settings
+
+
+class _Helper:
+    """Starts the workers of one pool and tells the trainer about their deaths."""
+
+    def __init__(self, parent: int, mode: str, first_row: int, descriptors: list[int]) -> None:
+        self.parent = parent
+        self.mode = mode
+        self.first_row = first_row
+        control, tasks, results, self.arena, self.parcel = descriptors
+        self.control = channel.adopt(control)
+        self.tasks = channel.adopt(tasks)
+        self.results = channel.adopt(results)
+        self.settings = read_settings(self.parcel)
+        self.workers: dict[int, int] = {}  # process id -> number
+        self.loaded: Any = None
+
+    def say(self, *message: Any) -> None:
+        """Sends one message to the trainer."""
+        self.control.send(pickle.dumps(message, 5))
+
+    def serve(self) -> None:
+        """Starts the workers and stays until the trainer says stop or ends."""
+        self.say("hello", os.getpid())
+        take_over(self.settings)
+        if self.mode == "fork_loaded" and not self._load():
+            return
+        wake, woken = socket.socketpair()
+        for end in (wake, woken):
+            end.setblocking(False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(woken.fileno(), warn_on_full_buffer=False)
+        self.wakes = (wake, woken)
+        try:
+            for number in range(self.settings["workers"]):
+                self.start(number)
+            self.say("ready", self.mode)
+            self._watch(wake)
+        finally:
+            self._end_workers()
+
+    def _load(self) -> bool:
+        import gc
+
+        from . import faults, parcel
+
+        try:
+            self.loaded = parcel.unpack(self.parcel, self.settings["token"])
+        except BaseException as error:
+            data = faults.pack_exception(error, None)
+            if len(data) > channel.LIMIT // 2:
+                data = faults.shorten(data, channel.LIMIT // 2)
+            self.say("failed", data)
+            return False
+        threads = _threads()
+        if threads > 1:
+            self.say("unsafe", threads)
+            return False
+        gc.collect()
+        gc.freeze()  # the collector would otherwise write to, and so copy, every shared page
+        return True
+
+    def _watch(self, wake: socket.socket) -> None:
+        poll = select.poll()
+        poll.register(self.control, select.POLLIN)
+        poll.register(wake, select.POLLIN)
+        while os.getppid() == self.parent:
+            ready = {descriptor for descriptor, _ in poll.poll(_LOOK * 1000)}
+            if wake.fileno() in ready:
+                channel.receive(wake)
+            self._reap()
+            if self.control.fileno() in ready:
+                message = channel.receive(self.control)
+                if not message or message == b"stop":
+                    return
+                self.start(pickle.loads(message))
+
+    def start(self, number: int) -> None:
+        """Starts a worker."""
+        row = self.first_row + number
+        if self.mode == "fresh":
+            pid = self._execute(number, row)
+        else:
+            me = os.getpid()
+            pid = os.fork()
+            if pid == 0:
+                _run_forked(lambda: self._forked_worker(me, number, row))
+        self.workers[pid] = number
+
+    def _forked_worker(self, helper: int, number: int, row: int) -> None:
+        from . import worker
+
+        die_with_parent(helper)
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for end in (self.control, *self.wakes):
+            end.close()
+        worker.work(
+            number, row, self.settings, self.tasks, self.results, self.arena, self.loaded, self.parcel
+        )
+
+    def _execute(self, number: int, row: int) -> int:
+        descriptors = [self.tasks.fileno(), self.results.fileno(), self.arena, self.parcel]
+        line = command("worker", os.getpid(), [number, row, *descriptors], self.settings["path"])
+        process = subprocess.Popen(line, stdin=subprocess.DEVNULL, pass_fds=descriptors)
+        process.returncode = 0  # `_reap` waits for it
+        return process.pid
+
+    def _reap(self) -> None:
+        while self.workers:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            number = self.workers.pop(pid, None)
+            if number is not None:
+                self.say("died", number, pid, os.waitstatus_to_exitcode(status))
+
+    def _end_workers(self) -> None:
+        for pid in self.workers:
+            os.kill(pid, signal.SIGKILL)
+        for pid in self.workers:
+            os.waitpid(pid, 0)
+
+
+def _threads() -> int:
+    try:
+        return len(os.listdir("/proc/self/task"))
+    except OSError:
+        return 2  # unknown: do not fork
+
+
+def _fresh_worker(helper: int, number: int, row: int, *descriptors: int) -> None:
+    from . import worker
+
+    if sys.platform == "linux":
+        die_with_parent(helper)
+    else:
+        _watch_parent(helper)
+    tasks, results = channel.adopt(descriptors[0]), channel.adopt(descriptors[1])
+    arena, file = descriptors[2:]
+    settings = read_settings(file)
+    take_over(settings)
+    worker.work(number, row, settings, tasks, results, arena, None, file)
+
+
+def _watch_parent(parent: int) -> None:
+    # Where the kernel has no signal for it, a thread looks.
+    import threading
+
+    def look() -> None:
+        while os.getppid() == parent:
+            time.sleep(_LOOK)
+        os._exit(0)
+
+    threading.Thread(target=look, daemon=True).start()

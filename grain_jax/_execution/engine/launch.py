@@ -1,0 +1,323 @@
+"""Starts helpers: through the zygote that all pools of a trainer share, or as processes of their own."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+
+from . import channel, helper
+from .arena import Arena
+
+__all__ = [
+    "Handle",
+    "Helper",
+    "default_mode",
+    "environment",
+    "keep_alive",
+    "search_path",
+    "settings",
+    "supported",
+]
+
+# Flags that change what jax computes; workers get them as environment variables.
+_JAX_FLAGS = (
+    "jax_enable_x64",
+    "jax_default_matmul_precision",
+    "jax_default_prng_impl",
+    "jax_disable_jit",
+    "jax_debug_nans",
+    "jax_debug_infs",
+    "jax_enable_custom_prng",
+    "jax_numpy_dtype_promotion",
+    "jax_numpy_rank_promotion",
+    "jax_random_seed_offset",
+    "jax_softmax_custom_jvp",
+    "jax_threefry_partitionable",
+)
+
+
+def supported() -> bool:
+    """Whether worker processes can be had on this system."""
+    return os.name == "posix" and hasattr(socket, "AF_UNIX")
+
+
+def search_path() -> list[str]:
+    """Returns the trainer's module search path, with the place of this package in it."""
+    home = os.path.abspath(__file__)
+    for _ in range(4):
+        home = os.path.dirname(home)
+    path = [entry for entry in sys.path if isinstance(entry, str)]
+    return path if home in path else [*path, home]
+
+
+def environment() -> dict[str, str]:
+    """Returns the environment of workers: the trainer's, its jax flags, and no accelerator."""
+    values = dict(os.environ)
+    jax = sys.modules.get("jax")
+    for name in _JAX_FLAGS if jax is not None else ():
+        value = getattr(getattr(jax, "config", None), name, None)
+        value = getattr(value, "value", value)  # some are enumerations
+        if isinstance(value, bool):
+            values[name.upper()] = str(int(value))
+        elif isinstance(value, str | int):
+            values[name.upper()] = str(value)
+    values.update(helper.FORCED)
+    return values
+
+
+class _Zygote:
+    def __init__(self) -> None:
+        self.control, theirs = channel.pair()
+        self.users = 0
+        try:
+            self.process = _spawn("zygote", [theirs.fileno()], [theirs.fileno()])
+        except BaseException:
+            self.control.close()
+            raise
+        finally:
+            theirs.close()
+
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def stop(self) -> None:
+        try:
+            self.control.send(b"stop")
+        except OSError:
+            pass  # it is gone already
+        self.control.close()
+        _reap(self.process)
+
+
+def _spawn(role: str, arguments: list[int], descriptors: list[int]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        helper.command(role, os.getpid(), arguments, search_path()),
+        stdin=subprocess.DEVNULL,
+        env=environment(),
+        pass_fds=descriptors,
+        start_new_session=True,  # Ctrl-C reaches a process group before Python can ignore it
+    )
+
+
+def _reap(process: subprocess.Popen[bytes]) -> None:
+    try:
+        process.wait(timeout=2)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait(timeout=2)
+
+
+_lock = threading.Lock()
+_shared: _Zygote | None = None
+
+
+def _after_fork_in_child() -> None:
+    # The child shares nothing of this; its own pools start their own zygote.
+    global _lock, _shared
+    _lock = threading.Lock()
+    if _shared is not None:
+        _shared.control.close()
+        _shared.process.returncode = 0  # not a child of this process
+        _shared = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def _acquire() -> _Zygote:
+    global _shared
+    with _lock:
+        if _shared is None or not _shared.alive():
+            _shared = _Zygote()
+        _shared.users += 1
+        return _shared
+
+
+def _release(zygote: _Zygote) -> None:
+    global _shared
+    with _lock:
+        zygote.users -= 1
+        if zygote.users:
+            return
+        if _shared is zygote:
+            _shared = None
+    zygote.stop()
+
+
+class Handle:
+    """Keeps the zygote alive, so that the next pool starts in milliseconds."""
+
+    def __init__(self) -> None:
+        self._owner = os.getpid()
+        self._zygote: _Zygote | None = _acquire()
+
+    def close(self) -> None:
+        """Lets go; the zygote ends with its last user. A second call does nothing."""
+        zygote, self._zygote = self._zygote, None
+        if zygote is not None and os.getpid() == self._owner:
+            _release(zygote)
+
+    def alive(self) -> bool:
+        """Whether the process still runs."""
+        return self._zygote is not None and self._zygote.alive()
+
+    @property
+    def zygote(self) -> _Zygote:
+        """The process, started anew if it has died."""
+        if self._zygote is None or not self._zygote.alive():
+            self.close()
+            self._zygote = _acquire()
+        return self._zygote
+
+
+def keep_alive() -> Handle:
+    """Starts the zygote, without waiting for it, and keeps it until the handle is closed."""
+    return Handle()
+
+
+class Helper:
+    """The trainer's end of one helper."""
+
+    def __init__(self, mode: str, first_row: int, descriptors: Sequence[int]) -> None:
+        self.control, theirs = channel.pair()
+        self.pid = 0
+        self._handle: Handle | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        passed = [theirs.fileno(), *descriptors]
+        try:
+            if mode == "fresh":
+                self._process = _spawn("helper", [first_row, *passed], passed)
+            else:
+                self._ask_zygote(pickle.dumps((mode, first_row), 5), passed)
+        except BaseException:
+            self.control.close()
+            if self._handle is not None:
+                self._handle.close()
+            raise
+        finally:
+            theirs.close()
+        self.control.setblocking(False)
+
+    def _ask_zygote(self, request: bytes, descriptors: list[int]) -> None:
+        self._handle = Handle()
+        try:
+            channel.send_descriptors(self._handle.zygote.control, request, descriptors)
+        except OSError:
+            _reap(self._handle.zygote.process)  # it died since; `zygote` starts another
+            channel.send_descriptors(self._handle.zygote.control, request, descriptors)
+
+    def gone(self) -> bool:
+        """Whether it has ended without being told to, as far as this process can see."""
+        if self._process is not None:
+            return self._process.poll() is not None
+        return self._handle is not None and not self._handle.alive()
+
+    def stop(self, ready: bool) -> None:
+        """Ends it and its workers, in bounded time.
+
+        Before it is ready it may be inside user code, where it does not listen, and is killed.
+        """
+        if self._process is not None and not ready:
+            self._process.kill()
+        elif ready:
+            self._tell(b"stop")
+        if not self._ended(2.0, kill=not ready):
+            self._kill()
+            self._ended(1.0, kill=True)
+        self.control.close()
+        if self._process is not None:
+            _reap(self._process)
+        if self._handle is not None:
+            self._handle.close()
+
+    def _tell(self, message: bytes) -> None:
+        try:
+            self.control.send(message)
+        except OSError:
+            pass  # it is gone; the end of file tells
+
+    def _kill(self) -> None:
+        if self.pid:
+            try:
+                os.kill(self.pid, signal.SIGKILL)
+            except OSError:
+                pass  # gone already
+
+    def _ended(self, seconds: float, kill: bool) -> bool:
+        if kill:
+            self._kill()
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            try:
+                self.control.settimeout(min(left, 0.1))
+                message = self.control.recv(channel.LIMIT + 4096)
+            except TimeoutError:
+                if self.gone():
+                    return True
+                continue
+            except OSError:
+                return True
+            if not message:
+                return True
+            self._note(message)
+            if kill:
+                self._kill()
+        return False
+
+    def _note(self, message: bytes) -> None:
+        what = pickle.loads(message)
+        if what[0] == "hello":
+            self.pid = what[1]
+
+    def read(self) -> tuple[object, ...] | None:
+        """Returns one message; an empty tuple when the helper is gone; None when there is none."""
+        message = channel.receive(self.control)
+        if message is None:
+            return None
+        if not message:
+            return ()
+        self._note(message)
+        answer: tuple[object, ...] = pickle.loads(message)
+        return answer
+
+    def start_worker(self, number: int) -> None:
+        """Asks for a worker in the place of a dead one."""
+        self._tell(pickle.dumps(number, 5))
+
+    def forget(self) -> None:
+        """Closes this process's copy of the socket, after a fork of the trainer."""
+        self.control.close()
+        if self._process is not None:
+            self._process.returncode = 0
+
+
+def default_mode() -> str:
+    """Returns how workers start where nobody says."""
+    return "fork_loaded" if sys.platform == "linux" else "fresh"
+
+
+def settings(arena: Arena, workers: int, rows: int) -> dict[str, object]:
+    """Returns what a helper and its workers have to know before they load anything."""
+    try:
+        cwd = os.getcwd()
+    except OSError:
+        cwd = "/"
+    return {
+        "workers": workers,
+        "rows": rows,
+        "stride": arena.stride,
+        "slots": arena.slots,
+        "on_disk": arena.on_disk,
+        "cwd": cwd,
+        "path": search_path(),
+        "argv": list(sys.argv),
+        "environment": environment(),
+    }

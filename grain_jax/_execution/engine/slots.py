@@ -1,0 +1,128 @@
+"""Which slots are free, and how many bytes they hold."""
+
+from __future__ import annotations
+
+import collections
+import weakref
+from typing import Any
+
+from .arena import Arena, Memory
+from .table import Table
+
+__all__ = ["Slots"]
+
+
+class _Lent(weakref.ref["Memory"]):
+    """Remembers which slot a piece of memory belongs to."""
+
+    __slots__ = ("slot",)
+    slot: int
+
+
+class Slots:
+    """The trainer's account of the arena. Not safe for threads, but for what finalizers do."""
+
+    def __init__(self, arena: Arena, table: Table, budget: int) -> None:
+        self.arena = arena
+        self.budget = budget
+        self.suspects: set[int] = set()  # a worker has kept memory of these
+        self._table = table
+        self._free: list[int] = []
+        self._fresh = 1  # slot 0 is the table
+        self._bytes: dict[int, int] = {}
+        self._resident = 0
+        self._lent: dict[int, _Lent] = {}
+        self._parked: list[int] = []
+        # Finalizers run anywhere, also inside an allocation of another thread: this one appends to a
+        # deque and does nothing else.
+        self._returned: collections.deque[_Lent] = collections.deque()
+
+    @property
+    def resident(self) -> int:
+        """Bytes of memory that slots hold, in use or not."""
+        return self._resident
+
+    def acquire(self) -> int | None:
+        """Returns a free slot, the one used last if there is one; None when there is none."""
+        self.collect()
+        if self._free:
+            return self._free.pop()
+        if self._fresh < self.arena.slots:
+            self._fresh += 1
+            return self._fresh - 1
+        return None
+
+    def available(self) -> int:
+        """Returns how many slots can be acquired now."""
+        self.collect()
+        return len(self._free) + self.arena.slots - self._fresh
+
+    def grown(self, slot: int, size: int) -> None:
+        """Notes that a task has used so much of its slot."""
+        before = self._bytes.get(slot, 0)
+        if size > before:
+            self._bytes[slot] = size
+            self._resident += size - before
+
+    def lend(self, slot: int, memory: Memory) -> None:
+        """Notes that the slot is free again when `memory` is gone."""
+        reference = _Lent(memory, self._returned.append)
+        reference.slot = slot
+        self._lent[slot] = reference
+
+    def release(self, slot: int) -> None:
+        """Notes that nobody uses a slot."""
+        if slot in self.suspects:
+            if self._table.retained[slot].any():
+                self._parked.append(slot)
+                return
+            self.suspects.discard(slot)
+        self._free.append(slot)
+
+    def retire(self, slot: int) -> None:
+        """Notes that a slot must not be used again: a process that is not reaped may write to it."""
+        self._resident -= self._bytes.pop(slot, 0)
+
+    def collect(self) -> None:
+        """Takes back slots whose memory is gone."""
+        while self._returned:
+            reference = self._returned.popleft()
+            if self._lent.get(reference.slot) is reference:
+                del self._lent[reference.slot]
+                self.release(reference.slot)
+        if self._parked:
+            parked, self._parked = self._parked, []
+            for slot in parked:
+                self.release(slot)
+
+    def trim(self) -> bool:
+        """Gives memory of free slots back until the budget holds; whether it holds then."""
+        if self._resident <= self.budget:
+            return True
+        self.collect()
+        for slot in self._free:  # the coldest first
+            size = self._bytes.get(slot, 0)
+            if size and self.arena.discard(slot, size):
+                self._resident -= self._bytes.pop(slot)
+                if self._resident <= self.budget:
+                    return True
+        return self._resident <= self.budget
+
+
+def default_budget() -> int:
+    """Returns the bytes that slots may hold when nobody says: an eighth of memory, at most 2 GiB."""
+    import os
+
+    try:
+        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):
+        total = 8 << 30
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            with open(path) as file:
+                text: Any = file.read().strip()
+        except OSError:
+            continue
+        if text.isdigit():
+            total = min(total, int(text))
+    return max(64 << 20, min(2 << 30, total // 8))

@@ -1,0 +1,208 @@
+"""Tasks and outputs as bytes.
+
+A result is one region of a slot: a fixed header, `info`, the places of foreign buffers, and the pickled
+list of outputs. Arrays in it are (offset, shape, strides, dtype); their bytes lie elsewhere in the
+slot. What travels over a socket is only where the region is, one struct of fixed size.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import pickle
+import struct
+import types
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import numpy.typing as npt
+
+from .arena import Memory, Slot
+
+__all__ = [
+    "DONE",
+    "FAILED",
+    "LOST_START",
+    "REPORT",
+    "RETAINED",
+    "SKIPPED",
+    "TASK",
+    "Pickler",
+    "Registry",
+    "decode_info",
+    "decode_outputs",
+    "dumps",
+    "encode",
+]
+
+# generation, attempt, slot, bytes of the task in the slot (0: it follows this header)
+TASK = struct.Struct("<QQQQ")
+# attempt, row of the worker, status, offset, length, bytes of the slot in use;
+# an error that could not be written to the slot follows inline
+REPORT = struct.Struct("<QIIQQQ")
+_HEAD = struct.Struct("<QQQQ")  # count, then the lengths of info, foreign buffers, outputs
+
+DONE, FAILED, SKIPPED, LOST_START = range(4)
+RETAINED = 16  # flag: something in the worker still refers to memory of the slot or of the inputs
+
+_BASE = pickle.PickleBuffer(bytearray(1))  # stands for the memory of the slot in a pickle
+_codes: dict[Any, Any] = {}
+
+
+class Registry:
+    """Classes and functions of the trainer's script, known by number on both sides.
+
+    The pipeline carries them by value, so a worker has copies. What a worker sends back names the
+    original, so that `isinstance` holds in the trainer.
+    """
+
+    _all: weakref.WeakValueDictionary[str, Registry] = weakref.WeakValueDictionary()
+
+    def __init__(self, token: str, objects: Sequence[Any]) -> None:
+        self.token = token
+        self.objects = list(objects)
+        self.numbers = {id(item): number for number, item in enumerate(self.objects)}
+        self._all[token] = self
+
+    @classmethod
+    def find(cls, token: str, number: int) -> Any:
+        """Returns this process's own object for a number."""
+        return cls._all[token].objects[number]
+
+
+def _known(token: str, number: int) -> Any:
+    return Registry.find(token, number)
+
+
+def _array(base: Any, offset: int, shape: Any, strides: Any, code: Any) -> npt.NDArray[Any]:
+    return np.ndarray(shape, code, base, offset, strides)
+
+
+def _empty(shape: tuple[int, ...], code: Any) -> npt.NDArray[Any]:
+    return np.ndarray(shape, code)
+
+
+def _code(dtype: np.dtype[Any]) -> Any:
+    # The short text of a plain type is five times cheaper than the type; that of bfloat16 is `<V2`.
+    plain = dtype.kind in "biufcSUmM" and dtype.metadata is None and np.dtype(dtype.str) == dtype
+    code = dtype.str if plain and dtype.itemsize else dtype
+    if len(_codes) < 256 and dtype.metadata is None:
+        _codes[dtype] = code
+    return code
+
+
+class Pickler(cloudpickle.Pickler):  # type: ignore[misc, unused-ignore]
+    """Pickles by value what the script defines, by number what the registry has, arrays by offset."""
+
+    def __init__(self, file: io.BytesIO, registry: Registry | None, slot: Slot | None = None) -> None:
+        self._numbers = registry.numbers if registry is not None else {}
+        self._token = registry.token if registry is not None else ""
+        self._slot = slot
+        self.foreign: list[tuple[int, int] | None] = []
+        super().__init__(file, 5, self._take_buffer if slot is not None else None)
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Overrides how arrays, classes and functions are pickled."""
+        kind = type(obj)
+        if kind is np.ndarray:
+            if self._slot is None or obj.dtype.hasobject:
+                return NotImplemented
+            return self._place(obj, self._slot)
+        if obj is _array or obj is _known or obj is _empty:
+            return NotImplemented
+        if kind is types.FunctionType or isinstance(obj, type):
+            number = self._numbers.get(id(obj))
+            if number is not None:
+                return _known, (self._token, number)
+        return super().reducer_override(obj)
+
+    def _place(self, array: npt.NDArray[Any], slot: Slot) -> Any:
+        dtype = array.dtype
+        code = _codes.get(dtype) if dtype.metadata is None else None
+        if code is None:
+            code = _code(dtype)
+        if array.nbytes == 0:
+            return _empty, (array.shape, code)
+        offset = slot.offset_of(array)
+        if offset is None:
+            copy = slot.allocate(array.shape, dtype)
+            if array.flags.f_contiguous and not array.flags.c_contiguous:
+                copy = copy.reshape(-1).reshape(array.shape, order="F")
+            copy[...] = array
+            offset, array = slot.end - array.nbytes, copy
+        strides = None if array.flags.c_contiguous else array.strides
+        return _array, (_BASE, offset, array.shape, strides, code)
+
+    def _take_buffer(self, buffer: pickle.PickleBuffer) -> None:
+        # Called for each out-of-band buffer; those of plain arrays are all `_BASE`.
+        if buffer is _BASE:
+            self.foreign.append(None)
+            return
+        assert self._slot is not None
+        raw = buffer.raw()
+        start = self._slot.take(raw.nbytes)
+        self._slot.bytes_at(start, raw.nbytes)[:] = np.frombuffer(raw, np.uint8)
+        self.foreign.append((start, raw.nbytes))
+
+
+def dumps(value: Any, registry: Registry | None) -> bytes:
+    """Pickles a value that holds no large arrays."""
+    file = io.BytesIO()
+    Pickler(file, registry).dump(value)
+    return file.getvalue()
+
+
+def _dump_info(info: Any, registry: Registry | None) -> bytes:
+    if info is None:
+        return b""
+    try:
+        return pickle.dumps(info, 5)
+    except Exception:
+        return dumps(info, registry)
+
+
+def encode(outputs: Sequence[Any], info: Any, slot: Slot, registry: Registry | None) -> tuple[int, int]:
+    """Writes outputs and info to the slot; returns where their region begins and its length."""
+    file = io.BytesIO()
+    pickler = Pickler(file, registry, slot)
+    pickler.dump(list(outputs))
+    body = file.getbuffer()
+    extra = _dump_info(info, registry)
+    foreign = b""
+    if any(place is not None for place in pickler.foreign):
+        foreign = pickle.dumps(pickler.foreign, 5)
+    head = _HEAD.pack(len(outputs), len(extra), len(foreign), len(body))
+    parts = (head, extra, foreign, body)
+    length = sum(map(len, parts))
+    start = slot.take(length)
+    region = memoryview(slot.bytes_at(start, length))
+    at = 0
+    for part in parts:
+        region[at : at + len(part)] = part
+        at += len(part)
+    return start, length
+
+
+def decode_info(memory: Memory, offset: int, length: int) -> tuple[int, Any]:
+    """Returns the number of outputs and the info of a result."""
+    count, extra, _, _ = _HEAD.unpack_from(memory, offset)
+    if not extra:
+        return count, None
+    start = offset + _HEAD.size
+    return count, pickle.loads(memory[start : start + extra])
+
+
+def decode_outputs(memory: Memory, offset: int, length: int) -> list[Any]:
+    """Returns the outputs of a result; their arrays are views on `memory`."""
+    _, extra, foreign, body = _HEAD.unpack_from(memory, offset)
+    start = offset + _HEAD.size + extra
+    buffers: Iterator[Any] = itertools.repeat(memory)
+    if foreign:
+        places = pickle.loads(memory[start : start + foreign])
+        buffers = (memory if p is None else memory[p[0] : p[0] + p[1]].view(np.ndarray) for p in places)
+    start += foreign
+    outputs: list[Any] = pickle.loads(memory[start : start + body], buffers=buffers)
+    return outputs

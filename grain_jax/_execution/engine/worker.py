@@ -1,0 +1,185 @@
+"""One worker process: take a task, run it, say where its outputs are."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import socket
+import sys
+import traceback
+import weakref
+from typing import Any
+
+from . import channel, faults, parcel, wire
+from .arena import Arena, Memory, Slot
+from .table import Table
+
+__all__ = ["work"]
+
+_INLINE = channel.LIMIT - wire.REPORT.size
+
+
+class _Worker:
+    def __init__(self, row: int, arena: Arena, table: Table, tasks: Any, results: Any) -> None:
+        self.row = row
+        self.arena = arena
+        self.table = table
+        self.tasks: socket.socket = tasks
+        self.results: socket.socket = results
+        self.program: Any = None
+        self.registry: wire.Registry | None = None
+        self._kept: dict[int, list[weakref.ref[Any]]] = {}
+
+    def loop(self) -> None:
+        """Runs tasks until the trainer closes the socket or the helper ends this process."""
+        while True:
+            self.table.receiving(self.row)
+            message = self.tasks.recv(channel.LIMIT + 4096)
+            if not message:
+                return
+            generation, attempt, index, length = wire.TASK.unpack_from(message)
+            self.table.running(self.row, attempt)
+            if generation != self.table.generation:
+                self.report(attempt, wire.SKIPPED, 0, 0, 0)
+                continue
+            if length:
+                body: Any = bytes(memoryview(self.arena.memory(index, length)))
+            else:
+                body = memoryview(message)[wire.TASK.size :]
+            self.attempt(attempt, Slot(self.arena, index, length), body)
+
+    def attempt(self, attempt: int, slot: Slot, body: Any) -> None:
+        """Runs one task and reports, whatever its code raises."""
+        inputs: dict[int, Memory] = {}
+        error = b""
+        offset = length = 0
+        try:
+            offset, length = self.run(slot, body, inputs)
+        except BaseException as caught:  # a user's SystemExit too is an answer, not the end
+            error = faults.pack_exception(caught, self.registry)
+            _forget_frames(caught)
+        end = slot.end
+        kept = {slot.index: [weakref.ref(memory) for memory in slot.release()]}
+        for index in list(inputs):
+            kept[index] = [weakref.ref(inputs.pop(index))]
+        status = wire.FAILED if error else wire.DONE
+        if self._note_kept(kept):
+            status |= wire.RETAINED
+        self.report(attempt, status, offset, length, end, error)
+
+    def run(self, slot: Slot, body: Any, inputs: dict[int, Memory]) -> tuple[int, int]:
+        """Runs the program on one task and writes its outputs to the slot."""
+        kind, payload, sources = pickle.loads(body)
+        rows: list[Any] = []
+        for index, offset, length, extent, chosen in sources:
+            memory = inputs.get(index)
+            if memory is None or memory.size < extent:
+                memory = inputs[index] = self.arena.memory(index, extent)
+            outputs = wire.decode_outputs(memory, offset, length)
+            rows.extend(outputs[row] for row in chosen)
+            del memory, outputs
+        outputs, info = self.program.run(kind, payload, rows, slot.allocate)
+        return wire.encode(outputs, info, slot, self.registry)
+
+    def _note_kept(self, kept: dict[int, list[weakref.ref[Any]]]) -> bool:
+        # Code that keeps an array from one task to the next must find it unchanged: the trainer does
+        # not reuse such a slot before the mark is gone.
+        marks = self.table.retained
+        any_kept = False
+        for index, references in kept.items():
+            alive = [memory for memory in (ref() for ref in references) if memory is not None]
+            if not alive:
+                continue
+            any_kept = True
+            self._kept[index] = watched = []
+            marks[index, self.row] = 1
+            for memory in alive:
+                watched.append(weakref.ref(memory, self._unmark(index)))
+            del memory, alive
+            if not any(ref() is not None for ref in watched):
+                marks[index, self.row] = 0
+        return any_kept
+
+    def _unmark(self, index: int) -> Any:
+        marks, row, kept = self.table.retained, self.row, self._kept
+
+        def unmark(_: Any) -> None:
+            if all(ref() is None for ref in kept.get(index, ())):
+                marks[index, row] = 0
+
+        return unmark
+
+    def report(
+        self, attempt: int, status: int, offset: int, length: int, end: int, error: bytes = b""
+    ) -> None:
+        """Sends one message to the trainer."""
+        if len(error) > _INLINE:
+            error = faults.shorten(error, _INLINE)
+        head = wire.REPORT.pack(attempt, self.row, status, offset, length, end)
+        self.results.send(head + error)
+
+
+def _forget_frames(error: BaseException) -> None:
+    # The frames of a traceback refer to arrays in the slot.
+    seen: set[int] = set()
+    pending: list[BaseException | None] = [error]
+    while pending:
+        item = pending.pop()
+        if item is not None and id(item) not in seen:
+            seen.add(id(item))
+            pending += [item.__cause__, item.__context__]
+            if item.__traceback__ is not None:
+                traceback.clear_frames(item.__traceback__)
+                item.__traceback__ = None
+
+
+def _flush_lines() -> None:
+    # A worker ends by a signal, which would lose what it has printed but not written.
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(line_buffering=True)
+
+
+def work(
+    number: int,
+    row: int,
+    settings: dict[str, Any],
+    tasks: socket.socket,
+    results: socket.socket,
+    arena_descriptor: int,
+    loaded: Any = None,
+    parcel_descriptor: int = -1,
+) -> None:
+    """Is a worker, from its start to its end.
+
+    Args:
+        number: 0 to the number of workers - 1.
+        row: its row in the table.
+        settings: those of the parcel.
+        tasks: where all workers of the pool take tasks.
+        results: where all of them report.
+        arena_descriptor: the arena's file.
+        loaded: the program and its registry, where the helper has loaded them.
+        parcel_descriptor: the parcel, where this worker loads it.
+    """
+    arena = Arena(arena_descriptor, settings["stride"], settings["slots"], settings["on_disk"])
+    table = Table(arena, settings["rows"])
+    table.enter(row, os.getpid())
+    _flush_lines()
+    worker = _Worker(row, arena, table, tasks, results)
+    try:
+        if loaded is None:
+            loaded = parcel.unpack(parcel_descriptor, settings["token"])
+        (worker.program, init), worker.registry = loaded
+        if init is not None:
+            init(number, settings["workers"])
+    except BaseException as error:
+        data = faults.pack_exception(error, worker.registry)
+        worker.report(0, wire.LOST_START, 0, 0, 0, data)
+        signal.pause()  # the trainer has the reason and ends this pool
+        return
+    worker.loop()
+
+
