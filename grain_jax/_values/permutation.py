@@ -33,12 +33,14 @@ _IntOrArray = TypeVar("_IntOrArray", int, npt.NDArray[np.int64])
 
 _ROUNDS = 4
 _SEEDS = 1 << 32
-_LARGEST = 1 << 62
+_LARGEST = (1 << 63) - 1
 # An epoch of up to 2^18 numbers is walked at once, in a few milliseconds, and kept: 1 MiB at most.
 _TABLE_BITS = 18
 _TABLES_KEPT = 8
 # The round function is looked up for halves of up to this many bits, and computed above.
 _LOOKUP_BITS = 16
+# Halves of more bits would reach the sign of an int64; such ranges are left to plain Python.
+_ARRAY_BITS = 31
 # Blocks are cut to what stays in a core's cache; so few numbers are left to plain Python.
 _CHUNK = 1 << 14
 _FEW = 48
@@ -65,8 +67,9 @@ def permute(indices: npt.ArrayLike, n: int, seed: int) -> Int64s:
 def permute_epochs(positions: npt.ArrayLike, n: int, seed: int) -> Int64s:
     """The records at `positions` of a stream of epochs, each shuffled by a seed of its own.
 
-    Epoch `e` is positions `e * n` up to `(e + 1) * n` and uses seed `(seed + e) % 2**32`. Positions
-    are integers from 0 up, in any order; the result is an int64 array of the same shape.
+    Epoch `e` is positions `e * n` up to `(e + 1) * n` and uses seed `(seed + e) % 2**32`; epoch -1,
+    at positions -n to -1, comes before the first. Positions may have any order; the result is an
+    int64 array of the same shape.
     """
     given = np.asarray(positions, dtype=np.int64)
     if given.size == 0:
@@ -74,8 +77,6 @@ def permute_epochs(positions: npt.ArrayLike, n: int, seed: int) -> Int64s:
     flat = given.ravel()
     first = int(flat.min()) // n
     last = int(flat.max()) // n
-    if first < 0:
-        raise OutOfRangeError(f"Positions start at 0; got {flat.min()}.")
     if first == last:
         return _permute_flat(flat - first * n, n, (seed + first) % _SEEDS).reshape(given.shape)
     epochs, indices = np.divmod(flat, n)
@@ -137,7 +138,7 @@ def _domain_bits(n: int) -> int:
     network has no place for the number `n - 1` itself, and that one stays where it is.
     """
     if not 0 < n <= _LARGEST:
-        raise InvalidValueError(f"A permutation needs between 1 and 2**62 numbers; got n={n}.")
+        raise InvalidValueError(f"A permutation needs between 1 and 2**63 - 1 numbers; got n={n}.")
     bits = max((n - 2).bit_length(), 16) if n > 1 else 16
     return bits + bits % 2
 
@@ -153,6 +154,8 @@ def _permute_flat(indices: Int64s, n: int, seed: int) -> Int64s:
         result[stays] = n - 1
         return result
     half = bits // 2
+    if half > _ARRAY_BITS:
+        return np.array(_walk(indices.tolist(), n, half, seed), np.int64)
     result = np.empty_like(indices)
     for start in range(0, len(indices), _CHUNK):
         walked = _network(indices[start : start + _CHUNK], half, seed)
@@ -184,7 +187,7 @@ def _network(values: Int64s, half: int, seed: int) -> Int64s:
 
 
 def _network_computed(values: Int64s, half: int, seed: int) -> Int64s:
-    """`_network` for halves too wide for lookups. With at most 31 bits the sign stays clear."""
+    """`_network` for halves too wide for lookups."""
     mask = (1 << half) - 1
     left = values & mask
     right = values >> half

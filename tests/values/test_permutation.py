@@ -15,7 +15,7 @@ from grain_jax._values.permutation import permute, permute_epochs, permute_one, 
 SEEDS = st.one_of(st.integers(0, 2**32 - 1), st.sampled_from([0, 1, 2**31, 2**32 - 1]))
 # Around where the domain grows, and where the way to compute changes.
 EDGES = [1, 2, 3, 255, 256, 257, 2**16, 2**16 + 1, 2**16 + 2, 2**17, 2**18, 2**18 + 1, 2**18 + 2]
-LARGE = [2**20, 2**20 + 1, 2**20 + 2, 10**9, 2**32, 2**32 + 1, 2**32 + 2, 2**40 + 5, 2**62]
+LARGE = [2**20, 2**20 + 1, 2**20 + 2, 10**9, 2**32, 2**32 + 1, 2**32 + 2, 2**40 + 5, 2**63 - 1]
 
 
 def plain_keys(seed: int, count: int = 4) -> list[int]:
@@ -147,6 +147,11 @@ def test_epochs_count_the_seed_up(n: int, seed: int, positions: list[int]) -> No
     assert permute_epochs(positions, n, seed).tolist() == expected
 
 
+def test_epochs_before_the_first_count_the_seed_down() -> None:
+    expected = [permute_one(p % 10, 10, seed=p // 10 + 1) for p in range(-25, 15)]
+    assert permute_epochs(range(-25, 15), 10, seed=1).tolist() == expected
+
+
 def test_far_epochs_wrap_the_seed_around() -> None:
     epoch = 2**32 + 5
     assert permute_epochs([epoch * 10 + 3], 10, seed=1).tolist() == [permute_one(3, 10, seed=6)]
@@ -186,7 +191,7 @@ def test_refuses_what_lies_outside() -> None:
         permute([0, 10], 10, seed=1)
     with pytest.raises(OutOfRangeError, match=r"\[0, 10\).*-1"):
         permute_one(-1, 10, seed=1)
-    with pytest.raises(OutOfRangeError, match="start at 0; got -1"):
-        permute_epochs([-1], 10, seed=1)
-    with pytest.raises(InvalidValueError, match=r"between 1 and 2\*\*62.*n=4611686018427387905"):
-        permute_one(0, 2**62 + 1, seed=1)
+    with pytest.raises(
+        InvalidValueError, match=r"between 1 and 2\*\*63 - 1.*n=9223372036854775808"
+    ):
+        permute_one(0, 2**63, seed=1)
