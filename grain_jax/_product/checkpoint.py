@@ -13,7 +13,13 @@ from typing import Any
 
 import orbax.checkpoint as ocp
 
-from grain_jax._values.checkpointable import process_position, restore_state, take_state
+from grain_jax._values.checkpointable import (
+    check_iterator,
+    process_position,
+    restore_state,
+    start_prefetching,
+    take_state,
+)
 from grain_jax._values.errors import InvalidTypeError
 from grain_jax._values.files import StatePath, write_state
 
@@ -68,6 +74,7 @@ class CheckpointHandler(ocp.AsyncCheckpointHandler):  # type: ignore[misc]  # or
         iterator = _iterator(item, args, "restore")
         index, count = process_position()
         restore_state(iterator, directory, index=index, count=count)
+        start_prefetching(iterator)
         return iterator
 
     @classmethod
@@ -92,6 +99,9 @@ class CheckpointSave(ocp.args.CheckpointArgs):  # type: ignore[misc]
 
     item: Any
 
+    def __post_init__(self) -> None:
+        check_iterator(self.item)
+
 
 @ocp.args.register_with_handler(CheckpointHandler, for_restore=True)
 @dataclasses.dataclass
@@ -108,6 +118,9 @@ class CheckpointRestore(ocp.args.CheckpointArgs):  # type: ignore[misc]
     """
 
     item: Any
+
+    def __post_init__(self) -> None:
+        check_iterator(self.item)
 
 
 def _iterator(item: Any, args: Any, verb: str) -> Any:

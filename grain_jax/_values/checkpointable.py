@@ -18,8 +18,10 @@ __all__ = [
     "PathAwaitingCreation",
     "StatefulCheckpointable",
     "StatefulIterator",
+    "check_iterator",
     "process_position",
     "restore_state",
+    "start_prefetching",
     "take_state",
 ]
 
@@ -48,13 +50,28 @@ def process_position() -> tuple[int, int]:
     return jax.process_index(), jax.process_count()
 
 
+def check_iterator(iterator: Any) -> None:
+    """Refuses an object whose position cannot be taken and set.
+
+    Raises:
+      InvalidTypeError: if it has no `get_state` and `set_state`.
+    """
+    if not (hasattr(iterator, "get_state") and hasattr(iterator, "set_state")):
+        raise InvalidTypeError(
+            f"{type(iterator).__name__} has no get_state() and set_state(), so it has no position"
+            " to save or restore. Give an iterator: iter(loader) rather than the loader, and the"
+            " one that the training loop takes its batches from."
+        )
+
+
 def take_state(iterator: StatefulIterator) -> bytes:
     """Returns the iterator's position now, as JSON text.
 
     Raises:
       InvalidTypeError: if this is no iterator with a state, or its state is no JSON.
     """
-    state = _state_of(iterator)
+    check_iterator(iterator)
+    state = iterator.get_state()
     try:
         if isinstance(state, (bytes, bytearray)):
             json.loads(state)
@@ -72,18 +89,23 @@ def take_state(iterator: StatefulIterator) -> bytes:
 def restore_state(
     iterator: StatefulIterator, directory: StatePath, *, index: int, count: int
 ) -> None:
-    """Moves an iterator to the position saved in `directory` and starts its prefetching.
+    """Moves an iterator to the position saved in `directory`.
 
     Raises:
       StateError: if the files do not give this process a state, or the iterator refuses it.
     """
-    as_bytes = isinstance(_state_of(iterator), (bytes, bytearray))
+    check_iterator(iterator)
+    as_bytes = isinstance(iterator.get_state(), (bytes, bytearray))
     state = read_state(directory, index, count)
     try:
         iterator.set_state(state if as_bytes else json.loads(state))
     except StateError as error:
         error.add_note(f"The state was read from {directory}.")
         raise
+
+
+def start_prefetching(iterator: StatefulIterator) -> None:
+    """Starts reading ahead, if this iterator can."""
     start_prefetch = getattr(iterator, "start_prefetch", None)
     if start_prefetch is not None:
         start_prefetch()
@@ -130,25 +152,21 @@ class StatefulCheckpointable:
           directory: the directory of this item in the checkpoint.
 
         Returns:
-          A coroutine, not awaited yet, which reads the file, sets the state and starts prefetching.
-          Do not touch the iterator while it runs.
+          A coroutine, not awaited yet, which starts prefetching.
+
+        Raises:
+          ValueError: if the file that this process needs is missing or damaged, belongs to another
+            number of processes, or holds the state of another pipeline.
         """
+        # A state is small, so it is read here and not in the coroutine: Orbax takes any error of
+        # the coroutine for an unsuitable handler and says that instead.
         index, count = process_position()
+        restore_state(self, directory, index=index, count=count)
 
-        async def read() -> None:
-            restore_state(self, directory, index=index, count=count)
+        async def prefetch() -> None:
+            start_prefetching(self)
 
-        return read()
-
-
-def _state_of(iterator: StatefulIterator) -> Any:
-    if not (hasattr(iterator, "get_state") and hasattr(iterator, "set_state")):
-        raise InvalidTypeError(
-            f"{type(iterator).__name__} has no get_state() and set_state(), so it has no position"
-            " to save or restore. Give an iterator: iter(loader) rather than the loader, and the"
-            " one that the training loop takes its batches from."
-        )
-    return iterator.get_state()
+        return prefetch()
 
 
 def _check_keys(value: Any) -> None:

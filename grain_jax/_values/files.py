@@ -189,12 +189,7 @@ def _parse(directory: StatePath, name: str, state: bytes) -> Any:
     except UnicodeDecodeError as error:
         problem = f"is not UTF-8 text (byte {error.start} of {len(state)})"
     except json.JSONDecodeError as error:
-        if not state.strip():
-            problem = "is empty"
-        elif error.pos >= len(error.doc.rstrip()) or error.msg.startswith("Unterminated"):
-            problem = f"is cut short: its JSON does not end within its {len(state)} bytes"
-        else:
-            problem = f"is not JSON ({error})"
+        problem = f"is cut short, or is no JSON ({error}; the file has {len(state)} bytes)"
     except (ValueError, RecursionError) as error:  # a number or a nesting beyond all measure
         problem = f"is not a state ({error})"
     raise StateError(
