@@ -1,0 +1,32 @@
+"""The notebooks run from top to bottom."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# In a process of its own: what Jupyter's packages warn about is not this project's to fix.
+EXECUTE = """
+import sys, nbclient, nbformat
+notebook = nbformat.read(sys.argv[1], as_version=4)
+nbclient.NotebookClient(notebook, timeout=180, kernel_name="python3").execute(cwd=sys.argv[2])
+"""
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(
+    "notebook", sorted((ROOT / "colabs").glob("*.ipynb")), ids=lambda p: p.stem
+)
+def test_notebook(notebook: Path, tmp_path: Path, no_process_left: None) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", EXECUTE, notebook, tmp_path],
+        capture_output=True,
+        text=True,
+        timeout=220,
+    )
+    assert done.returncode == 0, done.stderr
