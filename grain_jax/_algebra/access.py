@@ -64,7 +64,8 @@ class Source:
         Raises:
             OutOfRangeError: naming the first of them.
         """
-        if keys.size and (keys.min() < 0 or keys.max() >= self.length):
+        # As unsigned numbers, negative keys are the largest: one pass finds both.
+        if keys.size and keys.view(np.uint64).max() >= self.length:
             wrong = int(keys[(keys < 0) | (keys >= self.length)][0])
             raise OutOfRangeError(
                 f"key {wrong} is outside the source ({self.description}): its keys are 0 to "

@@ -35,10 +35,12 @@ def freeze(record: Any) -> Any:
     kind = type(record)
     if kind in _IMMUTABLE:
         return record
-    if isinstance(record, np.ndarray):
+    if kind is np.ndarray:
         return _freeze_array(record)
     if kind is dict:
         return {key: freeze(value) for key, value in record.items()}
+    if isinstance(record, np.ndarray):
+        return _freeze_array(record)
     if kind is list:
         return [freeze(value) for value in record]
     if kind is tuple:
@@ -55,10 +57,9 @@ def freeze(record: Any) -> Any:
 
 
 def _freeze_array(array: Array) -> Array:
-    if not array.flags.writeable:
-        return array
     view = array[...]
-    view.setflags(write=False)
+    # By position: it takes a third of the time.
+    view.setflags(False)  # type: ignore[call-arg]
     return view
 
 
@@ -169,8 +170,10 @@ class TreeSource(Source):
 
     def __init__(self, given: Any) -> None:
         leaves, self._tree = flatten(given)
-        if type(given) is dict and len(leaves) == len(given):
-            leaves = list(given.values())  # a flat dict keeps the user's order of keys
+        self._names: tuple[Any, ...] | None = None
+        if type(given) is dict and all(map(_is_array, given.values())):
+            self._names = tuple(given)  # a flat dict keeps the user's order of keys
+            leaves = list(given.values())
         self._columns = [_freeze_array(np.asarray(leaf)) for leaf in leaves]
         super().__init__(given, len(self._columns[0]))
         self.in_memory = True
@@ -180,25 +183,30 @@ class TreeSource(Source):
     def _get(self, key: int) -> Any:
         return self.read(np.array([key], np.int64))[0]
 
-    def _build(self, leaves: Sequence[Any]) -> Any:
-        if type(self.given) is dict and len(leaves) == len(self.given):
-            return dict(zip(self.given, leaves, strict=True))
-        return unflatten(self._tree, leaves)
-
     @property
     def has_batches(self) -> bool:
         return all(map(_gathers, self._columns))
 
     def read(self, keys: Keys) -> list[Any]:
         self.check(keys)
-        rows = [_rows_of(column, keys) for column in self._columns]
-        return list(map(self._build, zip(*rows, strict=True)))
+        rows = zip(*[_rows_of(column, keys) for column in self._columns], strict=True)
+        if self._names is not None:
+            names = self._names
+            return [dict(zip(names, row)) for row in rows]  # noqa: B905  # equal by construction
+        return [unflatten(self._tree, row) for row in rows]
 
     def read_batch(self, keys: Keys, allocate: Allocate | None = None) -> Any:
         if not self.has_batches:
             return None
         self.check(keys)
-        return self._build([_gather(column, keys, allocate) for column in self._columns])
+        leaves = [_gather(column, keys, allocate) for column in self._columns]
+        if self._names is not None:
+            return dict(zip(self._names, leaves, strict=True))
+        return unflatten(self._tree, leaves)
+
+
+def _is_array(value: Any) -> bool:
+    return hasattr(value, "shape")
 
 
 def _rows_of(array: Array, keys: Keys) -> list[Any]:
