@@ -23,15 +23,13 @@ _LARGE = 1 << 20  # bytes; smaller buffers travel inside the pickle
 _HEAD = struct.Struct("<QQQ")  # lengths of the settings, the places of buffers, the pickle
 
 
-class _Pickler(wire.Pickler):
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc, unused-ignore]
     """Notes every class and function that travels by value, and keeps large buffers apart."""
 
     def __init__(self, file: io.BytesIO) -> None:
-        cloudpickle.Pickler.__init__(self, file, 5, self._keep)
-        self._numbers = {}
-        self._slot = None
         self.by_value: list[Any] = []
         self.large: list[memoryview] = []
+        cloudpickle.Pickler.__init__(self, file, 5, functools.partial(_keep, self.large))
 
     def reducer_override(self, obj: Any) -> Any:
         reduced = cloudpickle.Pickler.reducer_override(self, obj)
@@ -41,12 +39,13 @@ class _Pickler(wire.Pickler):
                 self.by_value.append(obj)
         return reduced
 
-    def _keep(self, buffer: pickle.PickleBuffer) -> bool:
-        raw = buffer.raw()
-        if raw.nbytes < _LARGE:
-            return True
-        self.large.append(raw)
-        return False
+
+def _keep(large: list[memoryview], buffer: pickle.PickleBuffer) -> bool:
+    raw = buffer.raw()
+    if raw.nbytes < _LARGE:
+        return True
+    large.append(raw)
+    return False
 
 
 def pack(program: Any, settings: dict[str, Any], token: str) -> tuple[int, bool, wire.Registry]:

@@ -90,10 +90,12 @@ class Slots:
             if self._lent.get(reference.slot) is reference:
                 del self._lent[reference.slot]
                 self.release(reference.slot)
-        if self._parked:
-            parked, self._parked = self._parked, []
-            for slot in parked:
-                self.release(slot)
+        if self._parked and not self._free:
+            marked = self._table.retained[self._parked].any(axis=1)
+            parked = self._parked
+            self._parked = [slot for slot, mark in zip(parked, marked, strict=True) if mark]
+            self._free = [slot for slot, mark in zip(parked, marked, strict=True) if not mark]
+            self.suspects.difference_update(self._free)
 
     def trim(self) -> bool:
         """Gives memory of free slots back until the budget holds; whether it holds then."""

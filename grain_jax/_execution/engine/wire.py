@@ -94,6 +94,25 @@ def _code(dtype: np.dtype[Any]) -> Any:
     return code
 
 
+class _Buffers:
+    """Takes the out-of-band buffers of a pickle: those of plain arrays are all `_BASE`."""
+
+    def __init__(self, slot: Slot) -> None:
+        self._slot = slot
+        self.places: list[tuple[int, int] | None] = []
+        self.foreign = False
+
+    def __call__(self, buffer: pickle.PickleBuffer) -> None:
+        if buffer is _BASE:
+            self.places.append(None)
+            return
+        raw = buffer.raw()
+        start = self._slot.take(raw.nbytes)
+        self._slot.bytes_at(start, raw.nbytes)[:] = np.frombuffer(raw, np.uint8)
+        self.places.append((start, raw.nbytes))
+        self.foreign = True
+
+
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc, unused-ignore]
     """Pickles by value what the script defines, by number what the registry has, arrays by offset."""
 
@@ -101,8 +120,9 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc, unused-ignore]
         self._numbers = registry.numbers if registry is not None else {}
         self._token = registry.token if registry is not None else ""
         self._slot = slot
-        self.foreign: list[tuple[int, int] | None] = []
-        super().__init__(file, 5, self._take_buffer if slot is not None else None)
+        # A method of its own as callback would be a cycle, and keep arrays until a collection.
+        self.buffers = _Buffers(slot) if slot is not None else None
+        super().__init__(file, 5, self.buffers)
 
     def reducer_override(self, obj: Any) -> Any:
         """Overrides how arrays, classes and functions are pickled."""
@@ -136,17 +156,6 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc, unused-ignore]
         strides = None if array.flags.c_contiguous else array.strides
         return _array, (_BASE, offset, array.shape, strides, code)
 
-    def _take_buffer(self, buffer: pickle.PickleBuffer) -> None:
-        # Called for each out-of-band buffer; those of plain arrays are all `_BASE`.
-        if buffer is _BASE:
-            self.foreign.append(None)
-            return
-        assert self._slot is not None
-        raw = buffer.raw()
-        start = self._slot.take(raw.nbytes)
-        self._slot.bytes_at(start, raw.nbytes)[:] = np.frombuffer(raw, np.uint8)
-        self.foreign.append((start, raw.nbytes))
-
 
 def dumps(value: Any, registry: Registry | None) -> bytes:
     """Pickles a value that holds no large arrays."""
@@ -171,9 +180,8 @@ def encode(outputs: Sequence[Any], info: Any, slot: Slot, registry: Registry | N
     pickler.dump(list(outputs))
     body = file.getbuffer()
     extra = _dump_info(info, registry)
-    foreign = b""
-    if any(place is not None for place in pickler.foreign):
-        foreign = pickle.dumps(pickler.foreign, 5)
+    buffers = pickler.buffers
+    foreign = pickle.dumps(buffers.places, 5) if buffers is not None and buffers.foreign else b""
     head = _HEAD.pack(len(outputs), len(extra), len(foreign), len(body))
     parts = (head, extra, foreign, body)
     length = sum(map(len, parts))
