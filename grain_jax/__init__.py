@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from grain_jax import sharding as sharding
     from grain_jax import sources as sources
     from grain_jax import transforms as transforms
-    from grain_jax._datasets.iter_dataset import DatasetIterator as DatasetIterator
     from grain_jax._datasets.iter_dataset import IterDataset as IterDataset
+    from grain_jax._datasets.iterators import DatasetIterator as DatasetIterator
     from grain_jax._datasets.map_dataset import MapDataset as MapDataset
     from grain_jax._product.data_loader import DataLoader as DataLoader
     from grain_jax._product.data_loader import DataLoaderIterator as DataLoaderIterator
@@ -42,7 +42,7 @@ else:
         {
             "DataLoader": "grain_jax._product.data_loader:DataLoader",
             "DataLoaderIterator": "grain_jax._product.data_loader:DataLoaderIterator",
-            "DatasetIterator": "grain_jax._datasets.iter_dataset:DatasetIterator",
+            "DatasetIterator": "grain_jax._datasets.iterators:DatasetIterator",
             "IterDataset": "grain_jax._datasets.iter_dataset:IterDataset",
             "MapDataset": "grain_jax._datasets.map_dataset:MapDataset",
             "MultiprocessingOptions": "grain_jax._values.options:MultiprocessingOptions",

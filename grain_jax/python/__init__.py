@@ -35,8 +35,8 @@ from grain_jax.constants import (
 )
 
 if TYPE_CHECKING:
-    from grain_jax._datasets.iter_dataset import DatasetIterator as DatasetIterator
     from grain_jax._datasets.iter_dataset import IterDataset as IterDataset
+    from grain_jax._datasets.iterators import DatasetIterator as DatasetIterator
     from grain_jax._datasets.map_dataset import MapDataset as MapDataset
     from grain_jax._product.data_loader import DataLoader as DataLoader
     from grain_jax._product.data_loader import DataLoaderIterator as PyGrainDatasetIterator
@@ -49,7 +49,7 @@ else:
         __name__,
         {
             "DataLoader": "grain_jax._product.data_loader:DataLoader",
-            "DatasetIterator": "grain_jax._datasets.iter_dataset:DatasetIterator",
+            "DatasetIterator": "grain_jax._datasets.iterators:DatasetIterator",
             "IterDataset": "grain_jax._datasets.iter_dataset:IterDataset",
             "MapDataset": "grain_jax._datasets.map_dataset:MapDataset",
             "PyGrainCheckpointHandler": "grain_jax.checkpoint:CheckpointHandler",
