@@ -14,7 +14,7 @@ from typing import Any
 __all__ = ["facade"]
 
 # A dataset is only a description; the second package registers how to run it.
-_LOADED_WITH = {"grain_jax._datasets": "grain_jax._execution"}
+_LOADED_WITH = {"grain_jax._datasets": "grain_jax._execution.iterator"}
 
 
 def facade(

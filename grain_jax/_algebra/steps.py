@@ -25,6 +25,7 @@ __all__ = [
     "MapStep",
     "RandomStep",
     "Step",
+    "kind_of",
     "step_for",
 ]
 
@@ -254,6 +255,24 @@ def method_of(transform: Any) -> tuple[str, Callable[..., Any]] | None:
         if isinstance(transform, kind):
             return ("random_map" if method == "np_random_map" else method), getattr(transform, method)
     return None
+
+
+def kind_of(transform: Any) -> str:
+    """Returns which operator a transformation object is.
+
+    Raises:
+      InvalidTypeError: for an object that is no transformation.
+    """
+    if isinstance(transform, transforms.Batch):
+        return "batch"
+    found = method_of(transform)
+    if found is None:
+        known = ", ".join(sorted({"Batch", *(kind.__name__ for kind, _ in _METHODS)}))
+        raise errors.InvalidTypeError(
+            f"{transform!r} of type {type(transform).__name__} is no transformation. "
+            f"Derive from one of transforms.{{{known}}}."
+        )
+    return found[0]
 
 
 def step_for(

@@ -1,1 +1,1 @@
-"""How pipelines run: in process, in worker processes, and ahead of their user."""
+"""Floor 3: how descriptions run, in this process, in worker processes and in threads ahead."""

@@ -1,0 +1,109 @@
+"""Index maps: what random-access operators do, as functions from indices to indices.
+
+All are vectorised over int64 arrays. An index beyond the length stands in a later epoch; maps keep the
+epoch on the way down, so that shuffles and random steps below see a new one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from typing import Any, Protocol
+
+import numpy as np
+
+from grain_jax._algebra import samplers
+from grain_jax._values import errors, options, permutation
+
+__all__ = ["ENDLESS", "IndexMap", "Repeat", "Sample", "Shuffle", "Slice"]
+
+Indices = np.ndarray[Any, np.dtype[np.int64]]
+
+ENDLESS = sys.maxsize
+"""The length of a dataset without an end, as `len` has to give a number."""
+
+
+class IndexMap(Protocol):
+    """A function from indices to the indices of the dataset below."""
+
+    @property
+    def length(self) -> int:
+        """How many elements there are in one epoch."""
+
+    def __call__(self, indices: Indices) -> Indices: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Slice:
+    """The elements that a slice picks out of `below` elements."""
+
+    picked: range
+    below: int
+
+    @property
+    def length(self) -> int:
+        """How many are picked."""
+        return len(self.picked)
+
+    def __call__(self, indices: Indices) -> Indices:
+        epochs, within = np.divmod(indices, len(self.picked))
+        start = self.picked.start + self.picked.step * within
+        return start if not epochs.any() else start + epochs * self.below
+
+
+@dataclasses.dataclass(frozen=True)
+class Shuffle:
+    """Every epoch in an order of its own: `seed + epoch` keys the permutation."""
+
+    length: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        if self.length > 2**32:
+            what = "endless" if self.length == ENDLESS else f"of {self.length} elements"
+            raise errors.InvalidValueError(
+                f"shuffle cannot permute a dataset {what}: at most 2**32 elements. "
+                f"Write shuffle before repeat: each epoch then has an order of its own."
+            )
+
+    def __call__(self, indices: Indices) -> Indices:
+        return permutation.permute_epochs(indices, self.length, self.seed) + (
+            indices // self.length * self.length
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Repeat:
+    """The elements below, over and over; `epochs=None` without an end."""
+
+    below: int
+    epochs: int | None
+    reseed: bool
+
+    def __post_init__(self) -> None:
+        if self.epochs is not None:
+            options.check_count("num_epochs", self.epochs, minimum=1, hint="None repeats for ever.")
+
+    @property
+    def length(self) -> int:
+        """Elements over all epochs."""
+        return ENDLESS if self.epochs is None else self.below * self.epochs
+
+    def __call__(self, indices: Indices) -> Indices:
+        return indices if self.reseed else indices % self.below
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """The record keys that a built-in sampler has at its positions."""
+
+    sampler: samplers.IndexSampler | samplers.SequentialSampler
+
+    @property
+    def length(self) -> int:
+        """Positions of the sampler."""
+        length = self.sampler.length
+        return ENDLESS if length is None else length
+
+    def __call__(self, indices: Indices) -> Indices:
+        return self.sampler.keys(indices)

@@ -1,0 +1,213 @@
+"""IterDataset: a stream of elements, described step by step.
+
+A description is immutable; each method returns a new one. It is a root, steps, and perhaps the place
+up to which worker processes run them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from grain_jax._algebra import steps, transforms
+from grain_jax._datasets import fluent, iterators
+from grain_jax._datasets.plan import Plan, Root, Upstream
+from grain_jax._values import errors, options
+
+__all__ = ["IterDataset"]
+
+T = TypeVar("T", covariant=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Description:
+    """What an IterDataset is made of.
+
+    Attributes:
+      root: where elements come from.
+      steps: what is done with them.
+      seed: for random steps to come.
+      randoms: random steps so far, over the whole pipeline.
+      numbered: steps so far, over the whole pipeline.
+      remote: how many of `steps` worker processes run; None for none.
+      setup: how they do it.
+    """
+
+    root: Root | Upstream
+    steps: tuple[steps.Step, ...] = ()
+    seed: int | None = None
+    randoms: int = 0
+    numbered: int = 0
+    remote: int | None = None
+    setup: iterators.Setup = iterators.Setup()
+
+
+class IterDataset(fluent.Fluent, Generic[T]):
+    """A stream of elements; every method returns a new one.
+
+    Subclasses define `__iter__`, which returns a `DatasetIterator`.
+
+    Example:
+      >>> import grain_jax as grain
+      >>> ds = grain.MapDataset.range(5).to_iter_dataset().filter(lambda x: x % 2 == 0).batch(2)
+      >>> [batch.tolist() for batch in ds]
+      [[0, 2], [4]]
+    """
+
+    def __init__(self, parents: Any = ()) -> None:
+        self._parents = tuple(parents) if isinstance(parents, Sequence) else (parents,)
+        self._description = _Description(Upstream(self))
+
+    @staticmethod
+    def rooted(
+        root: Root, *, parents: Sequence[Any], seed: int | None, steps: int, randoms: int
+    ) -> IterDataset[Any]:
+        """Returns the stream of a root's elements.
+
+        Args:
+          root: where elements come from.
+          parents: the datasets that it is made of.
+          seed: for random steps to come.
+          steps: how many steps the root contains.
+          randoms: how many of them are random.
+        """
+        result: IterDataset[Any] = IterDataset(parents)
+        result._description = _Description(root, seed=seed, randoms=randoms, numbered=steps)
+        return result
+
+    @property
+    def parents(self) -> Sequence[Any]:
+        """The datasets that this one is made of."""
+        return self._parents
+
+    def __iter__(self) -> iterators.DatasetIterator[T]:
+        if self._is_custom:
+            raise NotImplementedError(f"{type(self).__name__} defines no __iter__")
+        return iterators.run(self.plan(), self._description.setup)
+
+    @property
+    def _is_custom(self) -> bool:
+        root = self._description.root
+        return isinstance(root, Upstream) and root.dataset is self
+
+    def plan(self) -> Plan:
+        """Returns the pipeline as data."""
+        about = self._description
+        return Plan(about.root, list(about.steps), about.remote, about.seed or 0)
+
+    def map(self, transform: transforms.Map | Callable[[T], Any]) -> IterDataset[Any]:
+        """Returns the stream with `transform` applied to every element."""
+        return self._with("map", transform)
+
+    def random_map(
+        self,
+        transform: transforms.RandomMap | Callable[[T, np.random.Generator], Any],
+        *,
+        seed: int | None = None,
+    ) -> IterDataset[Any]:
+        """Returns the stream with a random `transform` applied to every element.
+
+        The generator depends on the seed, on the element's place in the stream (after a batch that of
+        its last record) and on how many random steps come before.
+
+        Raises:
+          InvalidValueError: if there is no seed.
+        """
+        seed = self._description.seed if seed is None else options.check_seed(seed)
+        if seed is None:
+            raise errors.InvalidValueError(
+                "random_map needs a seed. Write `ds.seed(...)` before it, or pass seed=...."
+            )
+        return self._with("random_map", transform, seed)
+
+    def map_with_index(
+        self, transform: transforms.MapWithIndex | Callable[[int, T], Any]
+    ) -> IterDataset[Any]:
+        """Returns the stream with a `transform` applied to every element and its number, from 0."""
+        return self._with("map_with_index", transform)
+
+    def filter(self, transform: transforms.Filter | Callable[[T], bool]) -> IterDataset[T]:
+        """Returns the stream of the elements for which `transform` is true."""
+        return self._with("filter", transform)
+
+    def flat_map(
+        self, transform: transforms.FlatMap | Callable[[T], Sequence[Any]]
+    ) -> IterDataset[Any]:
+        """Returns the stream with each element replaced by those that `transform` returns for it."""
+        return self._with("flat_map", transform)
+
+    def batch(
+        self,
+        batch_size: int,
+        *,
+        drop_remainder: bool = False,
+        batch_fn: Callable[[Sequence[T]], Any] | None = None,
+    ) -> IterDataset[Any]:
+        """Returns the stream of batches of `batch_size` consecutive elements.
+
+        Args:
+          batch_size: elements per batch.
+          drop_remainder: whether an incomplete last batch is dropped.
+          batch_fn: makes the batch of a list of elements; None stacks each leaf along a new axis 0.
+        """
+        return self._with("batch", transforms.Batch(batch_size, drop_remainder, batch_fn))
+
+    def seed(self, seed: int) -> IterDataset[T]:
+        """Returns the stream with a seed for the random steps after it."""
+        return self._then(seed=options.check_seed(seed))
+
+    def mp_prefetch(
+        self,
+        options: options.MultiprocessingOptions | None = None,  # the name that Grain gives it
+        worker_init_fn: Callable[[int, int], None] | None = None,
+        sequential_slice: bool = False,
+    ) -> IterDataset[T]:
+        """Returns the same stream, with all steps so far done by worker processes, ahead of time.
+
+        Args:
+          options: number of workers, buffers, lanes; None takes the defaults.
+          worker_init_fn: called in each worker with its index and the number of workers.
+          sequential_slice: accepted for compatibility: the order does not depend on the workers.
+
+        Raises:
+          InvalidValueError: where workers have been asked for before.
+        """
+        if self._description.remote is not None:
+            raise errors.InvalidValueError(
+                "mp_prefetch is already there, and a stream has one set of workers. Write it once, "
+                "after the last step that workers shall do."
+            )
+        setup = iterators.Setup(options or _defaults(), worker_init_fn)
+        return self._then(remote=len(self._description.steps), setup=setup)
+
+    def prefetch(self, multiprocessing_options: options.MultiprocessingOptions) -> IterDataset[T]:
+        """Returns `mp_prefetch(multiprocessing_options)`; the older name."""
+        return self.mp_prefetch(multiprocessing_options)
+
+    def _with(self, kind: str, transform: Any, seed: int | None = None) -> IterDataset[Any]:
+        about = self._description
+        step = steps.step_for(
+            kind,
+            transform,
+            number=about.numbered + 1,
+            random_number=about.randoms,
+            seed=seed,
+            by_position=False,
+        )
+        return self._then(
+            steps=(*about.steps, step),
+            numbered=about.numbered + 1,
+            randoms=about.randoms + isinstance(step, steps.RandomStep),
+        )
+
+    def _then(self, **changes: Any) -> IterDataset[Any]:
+        result: IterDataset[Any] = IterDataset(self)
+        result._description = dataclasses.replace(self._description, **changes)
+        return result
+
+
+def _defaults() -> options.MultiprocessingOptions:
+    return options.MultiprocessingOptions(num_workers=1)

@@ -1,0 +1,99 @@
+"""DatasetIterator, and who makes one: the floor above registers how plans run."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+from grain_jax._datasets.plan import Plan
+from grain_jax._values import checkpointable, errors, options
+
+__all__ = ["DatasetIterator", "Setup", "register", "run"]
+
+T = TypeVar("T")
+Self = TypeVar("Self", bound="DatasetIterator[Any]")
+
+
+class DatasetIterator(checkpointable.StatefulCheckpointable, Iterator[T], abc.ABC, Generic[T]):
+    """An iterator over a dataset whose position can be saved and restored.
+
+    Subclasses define `__next__`, `get_state` and `set_state`.
+    """
+
+    def __init__(
+        self, parents: DatasetIterator[Any] | Sequence[DatasetIterator[Any]] = ()
+    ) -> None:
+        self._parents = (parents,) if isinstance(parents, DatasetIterator) else tuple(parents)
+
+    def __iter__(self: Self) -> Self:
+        return self
+
+    @abc.abstractmethod
+    def __next__(self) -> T:
+        """Returns the next element."""
+
+    @abc.abstractmethod
+    def get_state(self) -> dict[str, Any]:
+        """Returns the position after the last element returned, as a JSON value."""
+
+    @abc.abstractmethod
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Goes to a position that `get_state` returned."""
+
+    def start_prefetch(self) -> None:
+        """Starts work ahead of the first `next`, where the iterator works ahead at all."""
+        for parent in self._parents:
+            parent.start_prefetch()
+
+    def close(self) -> None:
+        """Ends workers and threads; the iterator cannot be used afterwards."""
+        for parent in self._parents:
+            parent.close()
+
+    def __enter__(self: Self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+@dataclasses.dataclass(frozen=True)
+class Setup:
+    """How a plan is run, apart from what it yields.
+
+    Attributes:
+      options: worker processes and buffers; the lanes in it do fix the order.
+      worker_init: called in each worker with its index and the number of workers.
+    """
+
+    options: options.MultiprocessingOptions = options.MultiprocessingOptions()
+    worker_init: Callable[[int, int], None] | None = None
+
+
+_runners: list[Callable[[Plan, Setup], DatasetIterator[Any]]] = []
+
+
+def register(runner: Callable[[Plan, Setup], DatasetIterator[Any]]) -> None:
+    """Says how plans are run; the execution floor calls this when it is imported."""
+    _runners[:] = [runner]
+
+
+def run(plan: Plan, setup: Setup) -> DatasetIterator[Any]:
+    """Returns an iterator over the stream that a plan describes.
+
+    Raises:
+      ClosedError: in a process that has not imported `grain_jax._execution`, such as a worker.
+    """
+    if not _runners:
+        raise errors.ClosedError(
+            "datasets are not iterated inside worker processes: index a MapDataset instead"
+        )
+    return _runners[0](plan, setup)

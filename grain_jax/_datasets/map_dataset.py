@@ -1,0 +1,244 @@
+"""MapDataset: random access to elements, described step by step.
+
+A description is immutable; each method returns a new one around a node (see `nodes`).
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Generic, TypeVar, overload
+
+import numpy as np
+
+from grain_jax._algebra import index_maps, sources, steps, transforms
+from grain_jax._datasets import fluent, iter_dataset, nodes, roots
+from grain_jax._values import errors, options, seeds
+
+__all__ = ["MapDataset"]
+
+T = TypeVar("T", covariant=True)
+
+
+class MapDataset(fluent.Fluent, Generic[T]):
+    """A dataset with random access to its elements; every method returns a new one.
+
+    Indices beyond the length wrap around: they stand in later epochs. Subclasses define `__len__` and
+    `__getitem__`; an element that is None is absent.
+
+    Example:
+      >>> ds = MapDataset.range(5).map(lambda x: 10 * x)
+      >>> ds[3], ds[7], len(ds)
+      (30, 20, 5)
+      >>> list(ds[1:4])
+      [10, 20, 30]
+    """
+
+    _seed: int | None = None
+    _depth: int = 0
+    _steps: int = 0
+    _randoms: int = 0
+
+    def __init__(self, parents: MapDataset[Any] | Sequence[MapDataset[Any]] = ()) -> None:
+        self._parents = (parents,) if isinstance(parents, MapDataset) else tuple(parents)
+        self._node: nodes.Node = nodes.CustomNode(self)
+        if self._parents:
+            self._follow(self._parents[0])
+
+    def _follow(self, parent: MapDataset[Any]) -> None:
+        self._seed, self._depth = parent._seed, parent._depth + 1
+        self._steps, self._randoms = parent._steps, parent._randoms
+
+    def _then(self, node: nodes.Node) -> MapDataset[Any]:
+        result: MapDataset[Any] = MapDataset(self)
+        result._node = node
+        return result
+
+    @property
+    def parents(self) -> Sequence[MapDataset[Any]]:
+        """The datasets that this one is made of."""
+        return self._parents
+
+    def __len__(self) -> int:
+        if isinstance(self._node, nodes.CustomNode):
+            raise NotImplementedError(f"{type(self).__name__} defines no __len__")
+        return self._node.length
+
+    @overload
+    def __getitem__(self, index: builtins.slice) -> MapDataset[T]: ...
+    @overload
+    def __getitem__(self, index: int) -> T | None: ...
+    def __getitem__(self, index: int | builtins.slice) -> T | None | MapDataset[T]:
+        if isinstance(index, builtins.slice):
+            return self.slice(index)
+        try:
+            number = index.__index__()
+        except AttributeError:
+            raise errors.InvalidTypeError(
+                f"a dataset is indexed by a whole number or a slice, got {index!r}."
+            ) from None
+        if isinstance(self._node, nodes.CustomNode):
+            raise NotImplementedError(f"{type(self).__name__} defines no __getitem__")
+        block = self._node.read(np.array([number], np.int64), nodes.direct)
+        return block.data[0] if block.data else None
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self.to_iter_dataset())
+
+    @staticmethod
+    def source(source: Any) -> MapDataset[Any]:
+        """Returns the dataset of a data source's records.
+
+        Args:
+          source: anything with `__len__` and `__getitem__`: a list, an array, a dict of arrays of
+            equal length, a TFDS or Hugging Face source, or one of `grain_jax.sources`.
+        """
+        result: MapDataset[Any] = MapDataset()
+        result._node = nodes.SourceNode(sources.adapt(source))
+        return result
+
+    @staticmethod
+    def range(start: int, stop: int | None = None, step: int = 1) -> MapDataset[int]:
+        """Returns the dataset of whole numbers that `range` with the same arguments gives."""
+        numbers = builtins.range(start) if stop is None else builtins.range(start, stop, step)
+        return MapDataset.source(numbers)
+
+    def map(self, transform: transforms.Map | Callable[[T], Any]) -> MapDataset[Any]:
+        """Returns the dataset with `transform` applied to every element."""
+        return self._with("map", transform)
+
+    def random_map(
+        self,
+        transform: transforms.RandomMap | Callable[[T, np.random.Generator], Any],
+        *,
+        seed: int | None = None,
+    ) -> MapDataset[Any]:
+        """Returns the dataset with a random `transform` applied to every element.
+
+        The generator depends on seed, index (which goes on counting over epochs) and on how many
+        random steps come before.
+
+        Args:
+          transform: the function of an element and a generator.
+          seed: 32 bits; None takes the seed of `seed()`.
+
+        Raises:
+          InvalidValueError: if there is no seed.
+        """
+        return self._with("random_map", transform, seed=self._random_seed("random_map", seed))
+
+    def map_with_index(
+        self, transform: transforms.MapWithIndex | Callable[[int, T], Any]
+    ) -> MapDataset[Any]:
+        """Returns the dataset with a `transform` of index and element applied."""
+        return self._with("map_with_index", transform)
+
+    def filter(self, transform: transforms.Filter | Callable[[T], bool]) -> MapDataset[T]:
+        """Returns the dataset where elements for which `transform` is false are None."""
+        return self._with("filter", transform)
+
+    def flat_map(self, transform: transforms.FlatMap) -> MapDataset[Any]:
+        """Returns the dataset with each element replaced by up to `max_fan_out` ones.
+
+        Element i is output i % max_fan_out of element i // max_fan_out; what is missing is None.
+        """
+        if not isinstance(transform, transforms.FlatMap):
+            raise errors.InvalidTypeError(
+                f"flat_map takes a transforms.FlatMap, whose max_fan_out fixes the length; "
+                f"got {transform!r}."
+            )
+        step = steps.step_for("flat_map", transform, number=self._steps + 1)
+        assert isinstance(step, steps.FlatMapStep)
+        fan_out = options.check_count("max_fan_out", step.max_fan_out, minimum=1)
+        return self._stepped(nodes.FlatMapNode(self._node, step, fan_out))
+
+    def batch(
+        self,
+        batch_size: int,
+        *,
+        drop_remainder: bool = False,
+        batch_fn: Callable[[Sequence[T]], Any] | None = None,
+    ) -> MapDataset[Any]:
+        """Returns the dataset of batches of consecutive elements.
+
+        Raises:
+          InvalidValueError: after a filter, which leaves gaps: batch the iter dataset instead.
+        """
+        if self._node.sparse:
+            raise errors.InvalidValueError(
+                "batch cannot follow a filter or flat_map on a MapDataset, which leave gaps. Write "
+                "`ds.to_iter_dataset().batch(...)`: a stream closes them."
+            )
+        batch = transforms.Batch(batch_size, drop_remainder, batch_fn)
+        step = steps.step_for("batch", batch, number=self._steps + 1)
+        assert isinstance(step, steps.BatchStep)
+        return self._stepped(nodes.BatchNode(self._node, step))
+
+    def seed(self, seed: int) -> MapDataset[T]:
+        """Returns the dataset with a seed for the random steps and shuffles after it."""
+        seeded = self._then(self._node)
+        seeded._seed, seeded._depth = options.check_seed(seed), 0
+        return seeded
+
+    def shuffle(self, seed: int | None = None) -> MapDataset[T]:
+        """Returns the dataset in an order that `seed` fixes; every epoch has one of its own."""
+        if seed is None:
+            self._random_seed("shuffle", None)
+            assert self._seed is not None
+            seed = seeds.derive_seed(self._seed, self._depth + 1)
+        return self._reordered(index_maps.Shuffle(len(self), options.check_seed(seed)))
+
+    def slice(self, sl: builtins.slice) -> MapDataset[T]:
+        """Returns the dataset of the elements that a slice picks."""
+        picked = builtins.range(len(self))[sl]
+        return self._reordered(index_maps.Slice(picked, len(self)))
+
+    def repeat(
+        self, num_epochs: int | None = None, *, reseed_each_epoch: bool = True
+    ) -> MapDataset[T]:
+        """Returns the dataset over and over.
+
+        Args:
+          num_epochs: how often; None without an end.
+          reseed_each_epoch: whether shuffles and random steps before it differ in each epoch.
+        """
+        return self._reordered(index_maps.Repeat(len(self), num_epochs, reseed_each_epoch))
+
+    def to_iter_dataset(
+        self, read_options: options.ReadOptions | None = None, *, allow_nones: bool = False
+    ) -> iter_dataset.IterDataset[T]:
+        """Returns the stream of the elements in order.
+
+        Args:
+          read_options: how records are read; None decides by what the first reads cost.
+          allow_nones: whether absent elements come as None; otherwise they are left out.
+        """
+        root = roots.NodeRoot(self._node, read_options, allow_nones)
+        return iter_dataset.IterDataset.rooted(
+            root, parents=(self,), seed=self._seed, steps=self._steps, randoms=self._randoms
+        )
+
+    def _with(self, kind: str, transform: Any, seed: int | None = None) -> MapDataset[Any]:
+        step = steps.step_for(
+            kind, transform, number=self._steps + 1, random_number=self._randoms, seed=seed
+        )
+        result = self._stepped(nodes.StepNode(self._node, step))
+        result._randoms += isinstance(step, steps.RandomStep)
+        return result
+
+    def _stepped(self, node: nodes.Node) -> MapDataset[Any]:
+        result = self._then(node)
+        result._steps += 1
+        return result
+
+    def _reordered(self, index_map: index_maps.IndexMap) -> MapDataset[T]:
+        return self._then(nodes.IndexNode(self._node, index_map))
+
+    def _random_seed(self, what: str, seed: int | None) -> int:
+        if seed is not None:
+            return options.check_seed(seed)
+        if self._seed is None:
+            raise errors.InvalidValueError(
+                f"{what} needs a seed. Write `ds.seed(...)` before it, or pass seed=...."
+            )
+        return self._seed

@@ -1,0 +1,269 @@
+"""Nodes: what a random-access dataset is made of, as data.
+
+A node says how many elements there are and reads the elements at many indices at once. Nodes that only
+reorder share one class around an index map; nodes that only change elements share one class around a
+step. Indices beyond the length stand in later epochs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+
+from grain_jax._algebra import index_maps, sources, stacking, steps
+from grain_jax._algebra.blocks import Block
+from grain_jax._values import errors
+
+__all__ = [
+    "BatchNode",
+    "CustomNode",
+    "FlatMapNode",
+    "IndexNode",
+    "Indices",
+    "Node",
+    "Read",
+    "SourceNode",
+    "StepNode",
+    "direct",
+    "read_batch",
+]
+
+Indices = np.ndarray[Any, np.dtype[np.int64]]
+Read = Callable[[sources.Source, Indices], list[Any]]
+"""How keys are read from a source: in this thread, or by a pool of threads."""
+
+
+def direct(source: sources.Source, keys: Indices) -> list[Any]:
+    """Reads in the calling thread."""
+    return source.read(keys)
+
+
+def read_batch(node: Node, indices: Indices, allocate: stacking.Allocate | None) -> Any | None:
+    """Returns the elements at `indices` as one batch, if only index maps and a source that stacks
+    are in the way; else None."""
+    while isinstance(node, IndexNode):
+        _check_not_empty(node.length, indices)
+        indices, node = node.index_map(indices), node.parent
+    if not isinstance(node, SourceNode) or not node.source.has_batches:
+        return None
+    _check_not_empty(node.length, indices)
+    return node.source.read_batch(indices % node.length, allocate)
+
+
+class Node(Protocol):
+    """Random access to elements."""
+
+    @property
+    def length(self) -> int:
+        """How many elements one epoch has."""
+
+    @property
+    def sparse(self) -> bool:
+        """Whether a step may make elements absent."""
+
+    def key(self, index: int) -> int | None:
+        """Returns the record key that an index ends at; None where there is no single one."""
+
+    def read(self, indices: Indices, read: Read) -> Block:
+        """Returns the elements at `indices` (int64, shape (n,)), without the absent ones."""
+
+
+def _present(data: list[Any], indices: Indices) -> Block:
+    """Returns the block of those elements that are not None."""
+    block = Block(data, indices.tolist())
+    for element in data:
+        if element is None:
+            return block.take([row for row, e in enumerate(data) if e is not None])
+    return block
+
+
+def _check_not_empty(length: int, indices: Indices) -> None:
+    if not length and len(indices):
+        raise errors.OutOfRangeError(f"index {int(indices[0])} of an empty dataset")
+
+
+@dataclasses.dataclass(frozen=True)
+class SourceNode:
+    """The records of a source."""
+
+    source: sources.Source
+    sparse: bool = False
+
+    @property
+    def length(self) -> int:
+        """How many records there are."""
+        return self.source.length
+
+    def key(self, index: int) -> int | None:
+        """Returns the index within the epoch."""
+        return index % self.length
+
+    def read(self, indices: Indices, read: Read) -> Block:
+        """Reads from the source; None is absent."""
+        _check_not_empty(self.length, indices)
+        keys = indices
+        if len(indices) and (indices.min() < 0 or indices.max() >= self.length):
+            keys = indices % self.length
+        return _present(read(self.source, keys), indices)
+
+
+@dataclasses.dataclass(frozen=True)
+class CustomNode:
+    """A user's own subclass of `MapDataset`."""
+
+    dataset: Any
+    sparse: bool = False
+
+    @property
+    def length(self) -> int:
+        """What the user's `__len__` says."""
+        return len(self.dataset)
+
+    def key(self, index: int) -> int | None:
+        """Nobody knows."""
+        return None
+
+    def read(self, indices: Indices, read: Read) -> Block:
+        """Asks the user's `__getitem__`."""
+        return _present([self.dataset[index] for index in indices.tolist()], indices)
+
+
+@dataclasses.dataclass(frozen=True)
+class IndexNode:
+    """The elements of the parent in another order."""
+
+    parent: Node
+    index_map: index_maps.IndexMap
+
+    @property
+    def length(self) -> int:
+        """What the index map says."""
+        return self.index_map.length
+
+    @property
+    def sparse(self) -> bool:
+        """What the parent says."""
+        return self.parent.sparse
+
+    def key(self, index: int) -> int | None:
+        """Follows the index map."""
+        return self.parent.key(int(self.index_map(np.array([index], np.int64))[0]))
+
+    def read(self, indices: Indices, read: Read) -> Block:
+        """Reads the parent at other indices."""
+        _check_not_empty(self.length, indices)
+        block = self.parent.read(self.index_map(indices), read)
+        block.positions = (indices if block.rows is None else indices[block.rows]).tolist()
+        return block
+
+
+@dataclasses.dataclass(frozen=True)
+class StepNode:
+    """Every element changed by a step, or made absent by a filter."""
+
+    parent: Node
+    step: steps.Step
+
+    @property
+    def length(self) -> int:
+        """What the parent says."""
+        return self.parent.length
+
+    @property
+    def sparse(self) -> bool:
+        """Whether this or an earlier step filters."""
+        return isinstance(self.step, steps.FilterStep) or self.parent.sparse
+
+    def key(self, index: int) -> int | None:
+        """What the parent says."""
+        return self.parent.key(index)
+
+    def read(self, indices: Indices, read: Read) -> Block:
+        """Runs the step on the parent's elements."""
+        block = self.parent.read(indices, read)
+        block.describe = self._describe
+        return self.step(block)
+
+    def _describe(self, index: int) -> str:
+        key = self.key(index)
+        return f"index {index}" + ("" if key is None else f" (record key {key})")
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchNode:
+    """Consecutive elements of an epoch, stacked."""
+
+    parent: Node
+    step: steps.BatchStep
+
+    @property
+    def length(self) -> int:
+        """Number of batches."""
+        whole, rest = divmod(self.parent.length, self.step.size)
+        return whole + (rest > 0 and not self.step.drop)
+
+    @property
+    def sparse(self) -> bool:
+        """Never: a batch needs all of its elements."""
+        return False
+
+    def key(self, index: int) -> int | None:
+        """A batch has no single key."""
+        return None
+
+    def read(self, indices: Indices, read: Read) -> Block:
+        """Reads all elements of all batches at once, then stacks."""
+        _check_not_empty(self.length, indices)
+        size, below = self.step.size, self.parent.length
+        epochs, within = np.divmod(indices, max(1, self.length))
+        counts = np.minimum(size, below - within * size)
+        begins = epochs * below + within * size
+        wanted = np.concatenate(
+            [np.arange(b, b + c, dtype=np.int64) for b, c in zip(begins, counts, strict=True)]
+            or [np.zeros(0, np.int64)]
+        )
+        block = self.parent.read(wanted, read)
+        if block.rows is not None:
+            missing = sorted(set(range(len(wanted))) - set(block.rows))[0]
+            raise errors.InvalidValueError(
+                f"{self.step.title} needs every element, and the one at index {wanted[missing]} is "
+                f"absent (None). Write `ds.to_iter_dataset().batch(...)`: a stream closes gaps."
+            )
+        data: list[Any] = []
+        end = 0
+        for count in counts.tolist():
+            begin, end = end, end + count
+            data += self.step(block.part(begin, end)).data
+        return Block(data, indices.tolist())
+
+
+@dataclasses.dataclass(frozen=True)
+class FlatMapNode:
+    """Each element of the parent replaced by a fixed number of places for its outputs."""
+
+    parent: Node
+    step: steps.FlatMapStep
+    fan_out: int
+    sparse: bool = True
+
+    @property
+    def length(self) -> int:
+        """Number of places."""
+        return self.parent.length * self.fan_out
+
+    def key(self, index: int) -> int | None:
+        """Returns the key of the element that was split."""
+        return self.parent.key(index // self.fan_out)
+
+    def read(self, indices: Indices, read: Read) -> Block:
+        """Splits each element of the parent once; empty places are absent."""
+        wanted, places = np.divmod(indices, self.fan_out)
+        below, first = np.unique(wanted, return_inverse=True)
+        made = self.step(self.parent.read(below, read))
+        rows = range(len(made)) if made.rows is None else made.rows
+        at = dict(zip(zip(rows, made.outputs or [], strict=True), made.data, strict=True))
+        data = [at.get(place) for place in zip(first.tolist(), places.tolist(), strict=True)]
+        return _present(data, indices)

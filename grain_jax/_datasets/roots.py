@@ -1,0 +1,93 @@
+"""Roots: where the elements of a stream come from, at given positions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from grain_jax._algebra import index_maps, reading, sources, stacking
+from grain_jax._algebra.blocks import Block
+from grain_jax._datasets import nodes
+from grain_jax._datasets.schedule import Span
+from grain_jax._values import options
+
+__all__ = ["NodeRoot"]
+
+
+class NodeRoot:
+    """The elements of a random-access node, in order."""
+
+    def __init__(
+        self,
+        node: nodes.Node,
+        read_options: options.ReadOptions | None = None,
+        allow_nones: bool = False,
+    ) -> None:
+        self._node = node
+        self._options = read_options or options.ReadOptions()
+        self._allow_nones = allow_nones
+        self._readers: dict[int, reading.Reader] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_readers": {}}
+
+    @property
+    def length(self) -> int | None:
+        """Number of positions; None if endless."""
+        length = self._node.length
+        return None if length == index_maps.ENDLESS else length
+
+    @property
+    def sparse(self) -> bool:
+        """Whether some positions may have no element."""
+        return self._node.sparse and not self._allow_nones
+
+    @property
+    def node(self) -> nodes.Node:
+        """What is read."""
+        return self._node
+
+    def prepare(self, span: Span) -> Span:
+        """Returns the span itself: a node needs positions only."""
+        return span
+
+    def read(self, payload: Span) -> Block:
+        """Returns the elements at the positions."""
+        block = self._node.read(payload.positions(), self._read)
+        block.ordinal, block.describe = payload.ordinal, self._describe
+        if self._allow_nones and block.rows is not None:
+            block = _with_nones(block, payload)
+        return block
+
+    def read_batch(
+        self, payload: Span, allocate: stacking.Allocate | None
+    ) -> tuple[Any, Block] | None:
+        """Returns the elements stacked by the source, if it can."""
+        found = nodes.read_batch(self._node, payload.positions(), allocate)
+        if found is None:
+            return None
+        block = Block([], payload.positions().tolist(), describe=self._describe)
+        block.ordinal = payload.ordinal
+        return found, block
+
+    def close(self) -> None:
+        """Stops the threads that read."""
+        readers, self._readers = self._readers, {}
+        for reader in readers.values():
+            reader.close()
+
+    def _read(self, source: sources.Source, keys: nodes.Indices) -> list[Any]:
+        reader = self._readers.get(id(source))
+        if reader is None:
+            reader = self._readers[id(source)] = reading.Reader(source, self._options)
+        return reader.read(keys)
+
+    def _describe(self, position: int) -> str:
+        key = self._node.key(position)
+        return f"position {position}" + ("" if key is None else f" (record key {key})")
+
+
+def _with_nones(block: Block, payload: Span) -> Block:
+    data: list[Any] = [None] * payload.count
+    for row, element in zip(block.rows or (), block.data, strict=True):
+        data[row] = element
+    return Block(data, payload.positions().tolist(), ordinal=payload.ordinal)

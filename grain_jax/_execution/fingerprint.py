@@ -1,0 +1,118 @@
+"""Fingerprint: what of a pipeline fixes its stream, so that a state is not taken for another one's."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from grain_jax._algebra import index_maps, samplers, steps
+from grain_jax._datasets import nodes, roots
+from grain_jax._datasets.plan import Plan
+from grain_jax._execution.layout import Layout
+from grain_jax._values import errors
+
+__all__ = ["compare", "fingerprint"]
+
+_COUNTING = (steps.FilterStep, steps.FlatMapStep, steps.BatchStep)
+_NAMES = {
+    "records": "the source's length",
+    "order": "the order of records (sampler, seed, shuffle, slices)",
+    "sharding": "the kind of sharding",
+    "counting": "the steps that change counts or order",
+}
+
+
+def fingerprint(plan: Plan, layout: Layout) -> dict[str, Any]:
+    """Returns, as a JSON value, what has to be equal for a state to mean the same records.
+
+    `maps` is there to warn of, not to refuse.
+    """
+    order: list[str] = []
+    done: list[steps.Step] = []
+    records: int | None = None
+    kind = type(plan.root).__name__
+    node = plan.root.node if isinstance(plan.root, roots.NodeRoot) else None
+    while node is not None:
+        if isinstance(node, nodes.IndexNode):
+            order.append(_order(node.index_map))
+        elif isinstance(node, nodes.SourceNode):
+            records, kind = node.source.length, type(node.source.given).__name__
+        elif isinstance(node, nodes.CustomNode):
+            records, kind = node.length, type(node.dataset).__name__
+        else:
+            done.insert(0, node.step)  # type: ignore[attr-defined]
+            if isinstance(node, nodes.BatchNode):
+                order.append(f"batch({node.step.size})")
+            elif isinstance(node, nodes.FlatMapNode):
+                order.append(f"flat_map({node.fan_out})")
+        node = getattr(node, "parent", None)
+    done += plan.steps
+    sharding = "sampler" if layout.sampler_shard[1] > 1 else "loader" if layout.shard[1] > 1 else ""
+    return {
+        "source": kind,
+        "records": records,
+        "order": order[::-1],
+        "sharding": sharding or "none",
+        "counting": [_kind(step) for step in done if isinstance(step, _COUNTING)],
+        "maps": [_short(step) for step in done if not isinstance(step, steps.BatchStep)],
+    }
+
+
+def _order(index_map: index_maps.IndexMap) -> str:
+    """Says what an index map does to the order; how often it repeats does not matter."""
+    if isinstance(index_map, index_maps.Sample):
+        sampler = index_map.sampler
+        if isinstance(sampler, samplers.IndexSampler) and sampler.shuffle:
+            return f"shuffle(seed={sampler.seed})"
+        return f"in order(seed={sampler.seed})"
+    if isinstance(index_map, index_maps.Shuffle):
+        return f"shuffle(seed={index_map.seed})"
+    if isinstance(index_map, index_maps.Repeat):
+        return f"repeat(reseed={index_map.reseed})"
+    return str(index_map)
+
+
+def _short(step: steps.Step) -> str:
+    return step.title.partition(": ")[2]
+
+
+def _kind(step: steps.Step) -> str:
+    return _short(step).partition("(")[0]
+
+
+def compare(saved: Mapping[str, Any], now: Mapping[str, Any], *, strict: bool) -> None:
+    """Checks that a state belongs to this pipeline.
+
+    Args:
+      saved: the fingerprint in the state.
+      now: that of this pipeline.
+      strict: whether a difference that changes the stream is an error, or only a warning.
+
+    Raises:
+      StateError: naming what differs.
+    """
+    differing = [
+        f"{text}: the state says {saved.get(key)!r}, this pipeline says {now[key]!r}"
+        for key, text in _NAMES.items()
+        if saved.get(key) != now[key] and not _only_unsharded(key, saved, now)
+    ]
+    if differing:
+        message = "the state is of another pipeline. " + "; ".join(differing) + "."
+        if strict:
+            raise errors.StateError(
+                message + " Build the pipeline as it was, or write strict=False to go on anyway."
+            )
+        warnings.warn(message, stacklevel=3)
+    soft = [key for key in ("source", "maps") if saved.get(key) != now[key]]
+    for key in soft:
+        warnings.warn(
+            f"the state was saved with other {key}: {saved.get(key)!r}, now {now[key]!r}. "
+            "The position is the same; the elements may differ.",
+            stacklevel=3,
+        )
+
+
+def _only_unsharded(key: str, saved: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Sharding by the loader on one process is no sharding."""
+    return key == "sharding" and {saved.get(key), now[key]} <= {"none", "loader"}

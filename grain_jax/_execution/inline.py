@@ -1,0 +1,146 @@
+"""The executor of `worker_count=0`: the same tasks, done in this process when their result is asked
+for. What it yields is what worker processes have to equal."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import pickle
+import types
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from grain_jax._algebra import global_random, sources
+from grain_jax._datasets.plan import Outcome, Program
+
+__all__ = ["Bundle", "Executor", "Inline", "copied"]
+
+
+class Bundle(Protocol):
+    """The outputs of one task."""
+
+    info: Any
+
+    def __len__(self) -> int: ...
+
+    def load(self) -> list[Any]:
+        """Returns the outputs."""
+
+
+class Executor(Protocol):
+    """An ordered parallel map over small tasks."""
+
+    capacity: int
+
+    def submit(
+        self,
+        kind: int,
+        payload: Any,
+        inputs: Sequence[tuple[Any, Sequence[int]]] = (),
+        label: str = "",
+    ) -> int:
+        """Accepts a task and returns its ticket; never blocks."""
+
+    def result(self, ticket: int, block: bool = True) -> Bundle | None:
+        """Returns the outputs; None if they are not there yet and `block` is false."""
+
+    def cancel(self) -> None:
+        """Forgets all tickets."""
+
+    def close(self) -> None:
+        """Ends what was started."""
+
+
+class _Outputs:
+    def __init__(self, outputs: list[Any], info: Outcome) -> None:
+        self._outputs = outputs
+        self.info = info
+
+    def __len__(self) -> int:
+        return len(self._outputs)
+
+    def load(self) -> list[Any]:
+        return self._outputs
+
+
+class Inline:
+    """Does every task when its result is asked for."""
+
+    capacity = 1
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._tasks: dict[int, tuple[int, Any, Sequence[tuple[Bundle, Sequence[int]]]]] = {}
+        self._next = 0
+
+    def submit(
+        self,
+        kind: int,
+        payload: Any,
+        inputs: Sequence[tuple[Any, Sequence[int]]] = (),
+        label: str = "",
+    ) -> int:
+        """Keeps the task for later."""
+        self._next += 1
+        self._tasks[self._next] = kind, payload, inputs
+        return self._next
+
+    def result(self, ticket: int, block: bool = True) -> Bundle | None:
+        """Does the task, if asked to wait for it."""
+        if not block:
+            return None
+        kind, payload, sources_ = self._tasks.pop(ticket)
+        inputs = [bundle.load()[row] for bundle, rows in sources_ for row in rows]
+        guard = global_random.preserved() if self._program.seeded else contextlib.nullcontext()
+        with guard:
+            return _Outputs(*self._program.run(kind, payload, inputs, None))
+
+    def cancel(self) -> None:
+        """Forgets what was submitted."""
+        self._tasks.clear()
+
+    def close(self) -> None:
+        """Gives back what reading took."""
+        self.cancel()
+        self._program.close()
+
+
+_SHARED = (
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.ModuleType,
+    type,
+    np.ndarray,
+    np.ufunc,
+)
+
+
+def copied(program: Program) -> Program:
+    """Returns a copy, so that later changes to the user's objects do not reach the iteration.
+
+    Data, functions and classes are shared. Where an object cannot be copied, all of them are.
+    """
+    kept: list[Any] = []
+
+    class Pickler(pickle.Pickler):
+        def persistent_id(self, obj: Any) -> int | None:
+            if isinstance(obj, _SHARED) or isinstance(obj, sources.Source):
+                kept.append(obj)
+                return len(kept) - 1
+            return None
+
+    class Unpickler(pickle.Unpickler):
+        def persistent_load(self, pid: Any) -> Any:
+            return kept[pid]
+
+    buffer = io.BytesIO()
+    try:
+        Pickler(buffer, protocol=5).dump(program)
+        buffer.seek(0)
+        copy = Unpickler(buffer).load()
+    except Exception:
+        return program
+    assert isinstance(copy, Program)
+    return copy

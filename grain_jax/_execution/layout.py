@@ -1,0 +1,111 @@
+"""Layout: how a stream is dealt out over shards and lanes, and what positions look like in a state.
+
+A stream whose counts are known in advance has one number for a position, the same on every process
+and for every number of them: such a state is *elastic*. Any other stream has a cursor per lane.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from grain_jax._datasets import schedule
+from grain_jax._datasets.plan import Segment
+from grain_jax._execution.streams import Cursor
+
+__all__ = ["Layout", "Position"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Position:
+    """Where an iterator stands.
+
+    Attributes:
+      base: position from which shards are counted; above 0 only in elastic streams.
+      cursors: for each lane where to go on; None before its first element.
+      next_lane: the lane whose turn it is.
+      sparse: whether absent elements were met where none was expected.
+    """
+
+    base: int = 0
+    cursors: tuple[Cursor | None, ...] = (None,)
+    next_lane: int = 0
+    sparse: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """How a stream is dealt out.
+
+    Attributes:
+      length: positions in the whole stream; None if endless or unknown.
+      shard: index and count, dealt by position.
+      sampler_shard: index and count, where the sampler itself gives each shard its own positions.
+      lanes: how many interleaved streams fix the order.
+    """
+
+    length: int | None
+    shard: tuple[int, int] = (0, 1)
+    sampler_shard: tuple[int, int] = (0, 1)
+    lanes: int = 1
+
+    def is_elastic(self, segments: list[Segment], sparse: bool) -> bool:
+        """Whether a position is one number for all shards."""
+        return (
+            self.lanes == 1
+            and self.sampler_shard[1] == 1
+            and not sparse
+            and all(segment.counted and not segment.local for segment in segments)
+        )
+
+    def lane(self, index: int, base: int, first: Segment | None) -> schedule.Lane:
+        """Returns one lane, in units of the first segment."""
+        result = schedule.lane(
+            self.length,
+            base=base,
+            shard=self.shard,
+            lane_index=index,
+            lanes=self.lanes,
+            batches=first.batches if first is not None else (),
+        )
+        return result.within(*self.sampler_shard) if self.sampler_shard[1] > 1 else result
+
+    def elements(self, segments: list[Segment], start: Position) -> int | None:
+        """Returns how many elements are left from a position; None for an endless stream.
+
+        Only for streams of one segment in which every unit gives one element.
+        """
+        total = 0
+        for index in range(self.lanes):
+            lane = self.lane(index, start.base, segments[0])
+            if lane.units is None:
+                return None
+            cursor = start.cursors[index] if start.cursors[index] else None
+            done = 0 if cursor is None else -(-(cursor[0] - lane.before) // lane.unit)
+            total += lane.units - done
+        return total
+
+    def to_json(self, position: Position, segments: list[Segment]) -> dict[str, Any]:
+        """Returns a position as a JSON value."""
+        if self.is_elastic(segments, position.sparse):
+            return {"elastic": True, "position": self.global_position(position, segments)}
+        return {
+            "elastic": False,
+            "base": position.base,
+            "cursors": [None if c is None else list(c) for c in position.cursors],
+            "next_lane": position.next_lane,
+            "sparse": position.sparse,
+            "shard": list(self.shard),
+            "sampler_shard": list(self.sampler_shard),
+        }
+
+    def global_position(self, position: Position, segments: list[Segment]) -> int:
+        """Returns how many positions of the whole stream all shards together have behind them."""
+        cursor = position.cursors[0]
+        if cursor is None:
+            return position.base
+        unit = segments[0].unit if segments else 1
+        done = cursor[0] - position.base // self.shard[1]
+        steps = -(-done // unit)
+        reached = position.base + steps * unit * self.shard[1]
+        return reached if self.length is None else min(reached, self.length)

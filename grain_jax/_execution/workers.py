@@ -1,0 +1,32 @@
+"""Which executor does the work away from the trainer's loop: worker processes, if there can be any."""
+
+from __future__ import annotations
+
+import warnings
+
+from grain_jax._datasets import iterators
+from grain_jax._datasets.plan import Program
+from grain_jax._execution import inline
+from grain_jax._execution.engine import launch, pool
+
+__all__ = ["executor"]
+
+
+def executor(program: Program, setup: iterators.Setup) -> inline.Executor:
+    """Returns worker processes for a program, or this process where the platform has none."""
+    chosen = setup.options
+    if not launch.supported():
+        warnings.warn(
+            f"num_workers={chosen.num_workers}: this platform offers no worker processes to "
+            "grain_jax, so the work is done in this process; the stream is the same.",
+            stacklevel=2,
+        )
+        return inline.Inline(inline.copied(program))
+    return pool.Pool(
+        program,
+        workers=chosen.num_workers,
+        buffer=chosen.per_worker_buffer_size,
+        max_worker_restarts=chosen.max_worker_restarts,
+        stall_timeout=chosen.stall_timeout,
+        init=setup.worker_init,
+    )
