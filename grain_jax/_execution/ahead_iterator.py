@@ -149,6 +149,9 @@ class AheadIterator(StatefulCheckpointable, Generic[T]):
     def _deliver_end(self) -> None:
         """Called in the user's thread at the end, before `StopIteration`."""
 
+    def _deliver_error(self, error: BaseException) -> None:
+        """Called in the user's thread with an error of the source before it is raised."""
+
     def _encode(self, state: Any) -> Any:
         """The state to hand out for a state of the source."""
         return state
@@ -190,11 +193,12 @@ class AheadIterator(StatefulCheckpointable, Generic[T]):
             self._deliver_end()
             self._exhausted = True
             raise
-        except BaseException:
+        except BaseException as error:
             # An interrupted wait leaves the run as it is; an error of the source has ended it.
             if run.ended:
                 self._run = None
                 self._rewind = True
+                self._deliver_error(error)
             raise
 
     def _running(self) -> RunAhead[tuple[T, Any]]:

@@ -20,8 +20,8 @@ from grain_jax._values.errors import InvalidValueError
 
 __all__ = ["Facts", "agree"]
 
-# What a process says of its first batch: "rows"; "leaves", name to dtype and shape of a row;
-# "scalars", name to value. None if it has no batch at all.
+# What a process says of its first batch: "rows"; "leaves", name to dtype and shape of a row, None
+# without axes; "scalars", name to value; or "error" alone, if it failed. None without any batch.
 Facts = dict[str, Any]
 
 
@@ -59,12 +59,13 @@ def _gather(devices: list[Any], message: bytes) -> dict[int, bytes]:
     everywhere = NamedSharding(mesh, spec())
     gathered = jax.jit(lambda x: x, out_shardings=everywhere)(scattered)
     rows = np.asarray(gathered.addressable_data(0))
-    return {
-        device.process_index: rows[i].tobytes() for i, device in reversed([*enumerate(devices)])
-    }
+    return {device.process_index: rows[i].tobytes() for i, device in enumerate(devices)}
 
 
 def _difference(facts: dict[int, Facts | None]) -> str:
+    for process, fact in facts.items():
+        if fact is not None and "error" in fact:
+            return f"process {process} failed at its first batch: {fact['error']}"
     missing = [process for process, fact in facts.items() if fact is None]
     if missing:
         return (
@@ -103,4 +104,7 @@ def _difference(facts: dict[int, Facts | None]) -> str:
 
 
 def _describe(leaf: Any) -> str:
-    return "absent" if leaf is None else f"{leaf[0]} with rows of shape {tuple(leaf[1])}"
+    if leaf is None:
+        return "absent"
+    dtype, row = leaf
+    return f"{dtype} without axes" if row is None else f"{dtype} with rows of shape {tuple(row)}"

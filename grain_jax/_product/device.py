@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -114,7 +115,6 @@ class DeviceIterator(AheadIterator[Any]):
     ) -> None:
         self._placer = Placer(sharding, rows)
         self._rows = rows
-        self._agreed = not self._placer.compares
         self._length = rows.length(length)
         super().__init__(source, self._placer, buffer_size, close_source=close_source)
 
@@ -134,10 +134,16 @@ class DeviceIterator(AheadIterator[Any]):
     def _deliver_end(self) -> None:
         self._agree(None)
 
+    def _deliver_error(self, error: BaseException) -> None:
+        # The other processes are waiting to compare their first batch with the one that failed.
+        if self._placer.compares:
+            with contextlib.suppress(InvalidValueError):
+                agree(self._placer.devices, {"error": f"{type(error).__name__}: {error}"})
+
     def _agree(self, facts: Facts | None) -> None:
-        if not self._agreed:
+        if self._placer.compares:
             agree(self._placer.devices, facts)
-            self._agreed = True
+            self._placer.compares = False
 
     # A short batch must be known for one after a restore too, where it may be the first to come.
 

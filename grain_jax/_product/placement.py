@@ -128,7 +128,7 @@ class Layout:
             names = (names,) if isinstance(names, str) else names
             by = f"mesh axes {names} of the mesh {dict(self._sharding.mesh.shape)}"
             fewer = "a mesh with fewer devices along them"
-        here = "" if parts == self.parts[axis] else f", {self.parts[axis]} over all processes"
+        here = "" if parts == self.parts[axis] else f", {self.parts[axis]} over all processes,"
         below = size // parts * parts
         works = f"{below} or {below + parts}" if below else f"{parts}"
         what = "a batch size per process" if axis == 0 else f"an axis {axis}"

@@ -141,8 +141,8 @@ class _Plan:
         held = [(n, a) for n, a in zip(self.names, arrays, strict=True) if a is not None]
         return {
             "rows": rows.full,
-            "leaves": {name: [str(a.dtype), list(a.shape[1:])] for name, a in held},
-            "scalars": {name: str(np.asarray(a)) for name, a in held if not a.ndim},
+            "leaves": {n: [str(a.dtype), list(a.shape[1:]) if a.ndim else None] for n, a in held},
+            "scalars": {n: str(np.asarray(a)) for n, a in held if not a.ndim},
         }
 
     def _row_indices(self, arrays: list[Array | jax.Array | None]) -> list[int]:
