@@ -14,7 +14,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["ALIGNMENT", "Arena", "Memory", "is_slot_memory", "map_file", "memory_file", "private_memory"]
+__all__ = [
+    "ALIGNMENT",
+    "Arena",
+    "Memory",
+    "is_slot_memory",
+    "map_file",
+    "memory_file",
+    "private_memory",
+]
 
 ALIGNMENT = 64  # bytes; JAX on CPU takes a buffer without a copy only from this alignment on
 MAX_SLOTS = 4096  # each is one mapping in each process, and the kernel allows 65,530 of those
@@ -184,7 +192,7 @@ class Arena:
         """Gives the pages of a free slot back; False where the system cannot do that."""
         block = self.block(slot, size)
         pages = min(-(-size // _PAGE) * _PAGE, len(block))
-        return _libc().madvise(ctypes.addressof(block), pages, _MADV_REMOVE) == 0
+        return bool(_libc().madvise(ctypes.addressof(block), pages, _MADV_REMOVE) == 0)
 
     def close(self) -> None:
         """Closes the file; mappings stay until the last array on them is gone."""
@@ -197,13 +205,14 @@ class Arena:
 class Slot:
     """The slot of the task at hand, in a worker: memory for arrays, handed out from the front."""
 
-    __slots__ = ("_arena", "_memories", "end", "index")
+    __slots__ = ("_addresses", "_arena", "_memories", "end", "index")
 
     def __init__(self, arena: Arena, index: int, start: int) -> None:
         self._arena = arena
         self.index = index
         self.end = start
         self._memories: list[Memory] = []
+        self._addresses: list[int] = []
 
     def allocate(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         """Returns an uninitialised array, 64-byte aligned, in the slot."""
@@ -223,6 +232,7 @@ class Slot:
         if not self._memories or end > self._memories[-1].size:
             block = self._arena.block(self.index, max(end, 1))
             self._memories.append(memory_over(block, len(block)))
+            self._addresses.append(ctypes.addressof(block))
         if self._arena.on_disk and size:
             reserve(self._arena.descriptor, self.index * self._arena.stride + start, size)
         self.end = end
@@ -239,9 +249,9 @@ class Slot:
             base = base.base
         if type(base) is not Memory:
             return None
-        for memory in self._memories:
+        for memory, address in zip(self._memories, self._addresses, strict=True):
             if memory is base:
-                return int(array.__array_interface__["data"][0] - memory.ctypes.data)
+                return int(array.__array_interface__["data"][0]) - address
         return None
 
     def release(self) -> list[Memory]:

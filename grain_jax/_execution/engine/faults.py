@@ -26,7 +26,9 @@ def _frames(error: BaseException) -> list[tuple[str, int, str]]:
     return users or frames[-1:]
 
 
-def _rebuild(kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> BaseException:
+def _rebuild(
+    kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]
+) -> BaseException:
     error = kind.__new__(kind, *args)
     error.args = args
     error.__dict__.update(state)

@@ -94,8 +94,12 @@ def main(role: str, parent: str, arguments: str) -> None:
 
 
 def _zygote(parent: int, control: socket.socket) -> None:
+    import gc
+
     from . import worker  # noqa: F401  # numpy, cloudpickle and the engine, ready for every fork
 
+    gc.collect()
+    gc.freeze()  # the collector would otherwise write to, and so copy, every shared page
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps helpers
     poll = select.poll()
     poll.register(control, select.POLLIN)
@@ -208,8 +212,7 @@ class _Helper:
         if threads > 1:
             self.say("unsafe", threads)
             return False
-        gc.collect()
-        gc.freeze()  # the collector would otherwise write to, and so copy, every shared page
+        gc.freeze()
         return True
 
     def _watch(self, wake: socket.socket) -> None:
@@ -248,7 +251,14 @@ class _Helper:
         for end in (self.control, *self.wakes):
             end.close()
         worker.work(
-            number, row, self.settings, self.tasks, self.results, self.arena, self.loaded, self.parcel
+            number,
+            row,
+            self.settings,
+            self.tasks,
+            self.results,
+            self.arena,
+            self.loaded,
+            self.parcel,
         )
 
     def _execute(self, number: int, row: int) -> int:

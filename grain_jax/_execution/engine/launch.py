@@ -114,14 +114,14 @@ def _reap(process: subprocess.Popen[bytes]) -> None:
         process.wait(timeout=2)
 
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # a finalizer inside `_acquire` may close a pool
 _shared: _Zygote | None = None
 
 
 def _after_fork_in_child() -> None:
     # The child shares nothing of this; its own pools start their own zygote.
     global _lock, _shared
-    _lock = threading.Lock()
+    _lock = threading.RLock()
     if _shared is not None:
         _shared.control.close()
         _shared.process.returncode = 0  # not a child of this process
@@ -135,10 +135,15 @@ if hasattr(os, "register_at_fork"):
 def _acquire() -> _Zygote:
     global _shared
     with _lock:
-        if _shared is None or not _shared.alive():
-            _shared = _Zygote()
-        _shared.users += 1
-        return _shared
+        zygote = _shared
+        if zygote is not None:
+            zygote.users += 1
+            if zygote.alive():
+                return zygote
+            zygote.users -= 1
+        _shared = zygote = _Zygote()
+        zygote.users += 1
+        return zygote
 
 
 def _release(zygote: _Zygote) -> None:

@@ -120,7 +120,7 @@ def unpack(descriptor: int, token: str) -> tuple[Any, wire.Registry]:
         size = start + places[-1][0] + places[-1][1]
         memory = arena.memory_over(arena.map_file(descriptor, 0, size, private=True), size)
         for offset, length in places:
-            buffers.append(memoryview(memory[start + offset : start + offset + length]))
+            buffers.append(memory.data[start + offset : start + offset + length])
     file = io.BytesIO(os.pread(descriptor, body, at + index))
     unpickler = pickle.Unpickler(file, buffers=buffers)
     program = unpickler.load()

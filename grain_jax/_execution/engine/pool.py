@@ -122,7 +122,11 @@ class Pool:
         self._condition = threading.Condition(threading.RLock())
         self._closed = False
         self._broken: BaseException | None = None
-        self._open(program, init, slots.default_budget() if slot_budget_bytes is None else slot_budget_bytes)
+        self._open(
+            program,
+            init,
+            slots.default_budget() if slot_budget_bytes is None else slot_budget_bytes,
+        )
         self._reset_account()
         _pools.add(self)
 
@@ -198,6 +202,9 @@ class Pool:
         """
         with self._condition:
             self._check()
+            for bundle, _ in inputs:
+                if bundle.pool != self._token:
+                    raise InvalidValueError("a bundle can be the input of its own pool only")
             places = [(*bundle.place, [int(row) for row in rows]) for bundle, rows in inputs]
             body = wire.dumps((kind, payload, places), self._registry)
             task = _Task(next(self._tickets), body, [bundle for bundle, _ in inputs], label)
@@ -218,7 +225,8 @@ class Pool:
         while True:
             with self._condition:
                 self._check()
-                self._pump()
+                if ticket not in self._ready and not self._polling:
+                    self._pump()
                 answer = self._ready.pop(ticket, None)
                 if isinstance(answer, Bundle):
                     return answer
@@ -231,11 +239,7 @@ class Pool:
                 if not block:
                     return None
                 self._check_stall(began)
-                if self._polling:
-                    self._condition.wait(_LOOK)
-                    continue
-                self._polling = True
-            self._poll()
+            self._wait()
 
     def cancel(self) -> None:
         """Forgets all tasks; their slots come back when their attempts have reported."""
@@ -285,18 +289,31 @@ class Pool:
         if self._closed:
             raise ClosedError("the worker processes are closed")
 
-    def _poll(self) -> None:
+    def _wait(self) -> None:
+        # One thread polls and takes what arrives; others wait for it.
+        mine = False
         try:
-            poll = select.poll()
-            poll.register(self._results, select.POLLIN)
-            poll.register(self._helper.control, select.POLLIN)
-            if not poll.poll(_LOOK * 1000) and self._helper.gone():
-                with self._condition:
-                    self._lose_helper()
-        finally:
             with self._condition:
-                self._polling = False
-                self._condition.notify_all()
+                if self._closed:
+                    return
+                if self._polling:
+                    self._condition.wait(_LOOK)
+                    return
+                self._polling = mine = True
+                poll = select.poll()
+                poll.register(self._results, select.POLLIN)
+                poll.register(self._helper.control, select.POLLIN)
+            quiet = not poll.poll(_LOOK * 1000)
+            with self._condition:
+                if not self._closed:
+                    if quiet and self._helper.gone():
+                        self._lose_helper()
+                    self._pump()
+        finally:
+            if mine:
+                with self._condition:
+                    self._polling = False
+                    self._condition.notify_all()
 
     def _check_stall(self, began: float) -> None:
         if self._stall_timeout is None:
@@ -309,7 +326,9 @@ class Pool:
             state, attempt, seconds, pid = self._table.read(row)
             if state == table.RUNNING and attempt in self._flying:
                 label = self._flying[attempt][0].label or "a task"
-                busy.append(f"worker {row - self._first_row} (pid {pid}): {label} for {seconds:.1f} s")
+                busy.append(
+                    f"worker {row - self._first_row} (pid {pid}): {label} for {seconds:.1f} s"
+                )
             elif state == table.STARTING:
                 busy.append(f"worker {row - self._first_row}: loading the pipeline")
         raise WorkerError(
@@ -333,7 +352,11 @@ class Pool:
         attempt = next(self._attempts)
         long = len(task.body) > _INLINE
         if long:
-            self._arena.write(slot, task.body)
+            try:
+                self._arena.write(slot, task.body)
+            except BaseException:
+                self._slots.release(slot)
+                raise
         head = wire.TASK.pack(self._table.generation, attempt, slot, len(task.body) if long else 0)
         try:
             self._tasks_in.send(head if long else head + task.body)
@@ -346,30 +369,34 @@ class Pool:
     # Receiving.
 
     def _pump(self) -> None:
-        self._drain()
-        while (message := self._helper.read()) is not None:
-            if not message:
-                if not self._closed:
-                    self._lose_helper()
-                break
-            self._hear(message)
+        if not self._drain():  # only then is there time to hear of deaths
+            self._listen()
         if self._waiting:
             self._flush()
 
-    def _drain(self) -> None:
-        while True:
-            message = channel.receive(self._results)
+    def _listen(self) -> None:
+        while (message := self._helper.read()) is not None:
             if not message:
+                self._lose_helper()
                 return
+            self._hear(message)
+
+    def _drain(self) -> bool:
+        any_came = False
+        while message := channel.receive(self._results):
+            any_came = True
             self._last_report = time.monotonic()
             self._take(message)
+        return any_came
 
     def _take(self, message: bytes) -> None:
         attempt, row, status, offset, length, end = wire.REPORT.unpack_from(message)
         error = message[wire.REPORT.size :]
         worker = f"worker {row % self._workers}"
         if status == wire.LOST_START:
-            self._broken = faults.unpack_exception(error, f"{worker}, which was loading the pipeline")
+            self._broken = faults.unpack_exception(
+                error, f"{worker}, which was loading the pipeline"
+            )
             return
         self._latest[row] = max(attempt, self._latest.get(row, 0))
         if self._limbo:
@@ -393,9 +420,13 @@ class Pool:
         memory = self._arena.memory(slot, end)
         self._slots.lend(slot, memory)
         crowded = not self._slots.trim() or self._slots.available() < self.capacity
-        self._ready[task.ticket] = Bundle(
-            self._token, (slot, offset, length, end), memory, self._registry, crowded
-        )
+        place = (slot, offset, length, end)
+        try:
+            bundle = Bundle(self._token, place, memory, self._registry, crowded)
+        except Exception as unreadable:  # for the one who asks for this ticket
+            self._ready[task.ticket] = unreadable
+        else:
+            self._ready[task.ticket] = bundle
 
     # Deaths.
 
@@ -405,11 +436,14 @@ class Pool:
             self._is_ready = True
             self._last_report = time.monotonic()
         elif what == "unsafe":
-            self._helper.stop(False)
+            unsafe = self._helper
             self.mode = "fork_first"
             self._start_helper()
+            unsafe.stop(False)  # after the start, so that the zygote stays
         elif what == "failed":
-            self._broken = faults.unpack_exception(message[1], "the process that loads the pipeline")
+            self._broken = faults.unpack_exception(
+                message[1], "the process that loads the pipeline"
+            )
         elif what == "died":
             self._bury(*message[1:])
 
@@ -478,14 +512,15 @@ class Pool:
     def _lose_helper(self) -> None:
         # Its workers die with it, but nobody tells when: their slots are not used again.
         self._drain()
-        self._helper.stop(self._is_ready)
-        self._helper_deaths += 1
-        if self._helper_deaths > 1 or self._broken is not None:
-            if self._broken is None:
-                self._broken = WorkerError(
-                    "the process that starts the workers has died twice; out of memory?"
-                )
+        if self._broken is not None:
             return
+        self._helper_deaths += 1
+        if self._helper_deaths > 1:
+            self._broken = WorkerError(
+                "the process that starts the workers has died twice; out of memory?"
+            )
+            return
+        self._helper.stop(False)
         for task, slot in self._flying.values():
             self._slots.retire(slot)
             if self._tasks.get(task.ticket) is task and task not in self._waiting:
@@ -493,8 +528,11 @@ class Pool:
         self._flying.clear()
         self._limbo.clear()
         self._waiting = deque(sorted(self._waiting, key=lambda task: task.ticket))
-        self._first_row += self._workers
+        for row in range(self._workers):
+            self._table.clear(row)
+        self._first_row = self._workers
         self._connect()
+        self._flush()
 
     def _forget(self) -> None:
         # In a forked child: close its copies of the sockets, so that their ends are seen.

@@ -91,10 +91,10 @@ class Slots:
                 del self._lent[reference.slot]
                 self.release(reference.slot)
         if self._parked and not self._free:
-            marked = self._table.retained[self._parked].any(axis=1)
-            parked = self._parked
-            self._parked = [slot for slot, mark in zip(parked, marked, strict=True) if mark]
-            self._free = [slot for slot, mark in zip(parked, marked, strict=True) if not mark]
+            marked = self._table.retained[self._parked].sum(axis=1).tolist()
+            parked = list(zip(self._parked, marked, strict=True))
+            self._parked = [slot for slot, mark in parked if mark]
+            self._free = [slot for slot, mark in parked if not mark]
             self.suspects.difference_update(self._free)
 
     def trim(self) -> bool:

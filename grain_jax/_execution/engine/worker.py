@@ -44,7 +44,7 @@ class _Worker:
                 self.report(attempt, wire.SKIPPED, 0, 0, 0)
                 continue
             if length:
-                body: Any = bytes(memoryview(self.arena.memory(index, length)))
+                body: Any = self.arena.memory(index, length).tobytes()
             else:
                 body = memoryview(message)[wire.TASK.size :]
             self.attempt(attempt, Slot(self.arena, index, length), body)
@@ -83,8 +83,8 @@ class _Worker:
         return wire.encode(outputs, info, slot, self.registry)
 
     def _note_kept(self, kept: dict[int, list[weakref.ref[Any]]]) -> bool:
-        # Code that keeps an array from one task to the next must find it unchanged: the trainer does
-        # not reuse such a slot before the mark is gone.
+        # Code that keeps an array from one task to the next must find it unchanged: the trainer
+        # does not reuse such a slot before the mark is gone.
         marks = self.table.retained
         any_kept = False
         for index, references in kept.items():
@@ -181,5 +181,3 @@ def work(
         signal.pause()  # the trainer has the reason and ends this pool
         return
     worker.loop()
-
-
