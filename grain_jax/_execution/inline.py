@@ -4,18 +4,13 @@ for. What it yields is what worker processes have to equal."""
 from __future__ import annotations
 
 import contextlib
-import io
-import pickle
-import types
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-import numpy as np
-
-from grain_jax._algebra import global_random, sources
+from grain_jax._algebra import global_random
 from grain_jax._datasets.plan import Outcome, Program
 
-__all__ = ["Bundle", "Executor", "Inline", "copied"]
+__all__ = ["Bundle", "Executor", "Inline"]
 
 
 class Bundle(Protocol):
@@ -105,42 +100,3 @@ class Inline:
         """Gives back what reading took."""
         self.cancel()
         self._program.close()
-
-
-_SHARED = (
-    types.FunctionType,
-    types.BuiltinFunctionType,
-    types.ModuleType,
-    type,
-    np.ndarray,
-    np.ufunc,
-)
-
-
-def copied(program: Program) -> Program:
-    """Returns a copy, so that later changes to the user's objects do not reach the iteration.
-
-    Data, functions and classes are shared. Where an object cannot be copied, all of them are.
-    """
-    kept: list[Any] = []
-
-    class Pickler(pickle.Pickler):
-        def persistent_id(self, obj: Any) -> int | None:
-            if isinstance(obj, _SHARED) or isinstance(obj, sources.Source):
-                kept.append(obj)
-                return len(kept) - 1
-            return None
-
-    class Unpickler(pickle.Unpickler):
-        def persistent_load(self, pid: Any) -> Any:
-            return kept[pid]
-
-    buffer = io.BytesIO()
-    try:
-        Pickler(buffer, protocol=5).dump(program)
-        buffer.seek(0)
-        copy = Unpickler(buffer).load()
-    except Exception:
-        return program
-    assert isinstance(copy, Program)
-    return copy

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import weakref
 from typing import Any, TypeVar
 
 from grain_jax._datasets import iterators
@@ -25,6 +26,7 @@ class PipelineIterator(iterators.DatasetIterator[T]):
         self._mark = fingerprint.fingerprint(plan, layout)
         self._options = setup.options
         self._owner: lending.Owner | None = None
+        weakref.finalize(self, self._pipeline.close)
 
     def __next__(self) -> T:
         lending.refuse_lent(self, self._owner)
@@ -57,11 +59,6 @@ class PipelineIterator(iterators.DatasetIterator[T]):
     def close(self) -> None:
         """Ends workers and threads; idempotent."""
         self._pipeline.close()
-
-    def __del__(self) -> None:
-        pipeline = self.__dict__.get("_pipeline")
-        if pipeline is not None:
-            pipeline.close()
 
     def _state(self) -> dict[str, Any]:
         return states.encode(self._pipeline, self._mark)

@@ -9,7 +9,7 @@ from typing import Any
 
 from grain_jax._datasets import iterators
 from grain_jax._datasets.plan import Plan, Program, SparseError, Upstream
-from grain_jax._execution import inline, lending, workers
+from grain_jax._execution import inline, lending, snapshots, workers
 from grain_jax._execution.layout import Layout, Position
 from grain_jax._execution.streams import (
     END,
@@ -46,6 +46,7 @@ class Pipeline:
         self._lanes: list[Pull | None] = []
         self._lock = threading.Lock()
         self._closed = False
+        self.first = 0  # where the stream begins: above 0 for a later epoch
         self.position = self.start()
 
     @property
@@ -55,7 +56,7 @@ class Pipeline:
 
     def start(self) -> Position:
         """Returns the position before the first element."""
-        return Position(cursors=(None,) * self.layout.lanes)
+        return Position(base=self.first, cursors=(None,) * self.layout.lanes)
 
     @property
     def segments(self) -> list[Any]:
@@ -69,9 +70,16 @@ class Pipeline:
 
     def next(self) -> Any:
         """Returns the next element, or raises StopIteration; an error leaves the position alone."""
+        item = self.next_item()
+        if item is END:
+            raise StopIteration
+        return item.element
+
+    def next_item(self) -> Item | Any:
+        """Returns the next item, or END; an error leaves the position alone."""
         self._check_open()
         try:
-            item = self._pull()
+            return self._pull()
         except SparseError:
             self._forget()
             self.position = dataclasses.replace(
@@ -79,13 +87,10 @@ class Pipeline:
                 sparse=True,
                 cursors=tuple(None if c is None else (c[0], 0) for c in self.position.cursors),
             )
-            return self.next()
+            return self.next_item()
         except BaseException as error:
             self._forget()
             raise error.with_traceback(faults.user_traceback(error.__traceback__)) from error.__cause__
-        if item is END:
-            raise StopIteration
-        return item.element
 
     def advance(self) -> None:
         """Gets work going."""
@@ -146,7 +151,7 @@ class Pipeline:
         """Makes the executors once, and the streams wherever the position says."""
         if self._executors is None:
             program = Program(self._plan, [*self._dense, *self._loose])
-            here = inline.Inline(inline.copied(program))
+            here = inline.Inline(snapshots.snapshot(program))
             away = workers.executor(program, self._setup) if self._is_remote() else here
             with self._lock:
                 self._executors = here, away

@@ -77,6 +77,11 @@ def _elastic(state: Mapping[str, Any], layout: Layout, pipeline: Pipeline) -> Po
             f"the state stands at position {position}, and this stream has {layout.length} "
             f"positions. Build it with as many epochs as before, or more."
         )
+    if position < pipeline.first:
+        raise errors.StateError(
+            f"the state stands at position {position}, and this epoch begins at {pipeline.first}. "
+            "Restore it in the epoch that it was saved in: `loader.epochs(start=...)`."
+        )
     if not layout.is_elastic(pipeline.start_segments, sparse=False):
         raise errors.StateError(
             "the state is one number for all shards, and this pipeline counts its elements as it "

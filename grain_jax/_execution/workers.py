@@ -6,10 +6,10 @@ import warnings
 
 from grain_jax._datasets import iterators
 from grain_jax._datasets.plan import Program
-from grain_jax._execution import inline
+from grain_jax._execution import inline, snapshots
 from grain_jax._execution.engine import launch, pool
 
-__all__ = ["executor"]
+__all__ = ["Keeper", "executor"]
 
 
 def executor(program: Program, setup: iterators.Setup) -> inline.Executor:
@@ -21,7 +21,7 @@ def executor(program: Program, setup: iterators.Setup) -> inline.Executor:
             "grain_jax, so the work is done in this process; the stream is the same.",
             stacklevel=2,
         )
-        return inline.Inline(inline.copied(program))
+        return inline.Inline(snapshots.snapshot(program))
     return pool.Pool(
         program,
         workers=chosen.num_workers,
@@ -30,3 +30,24 @@ def executor(program: Program, setup: iterators.Setup) -> inline.Executor:
         stall_timeout=chosen.stall_timeout,
         init=setup.worker_init,
     )
+
+
+class Keeper:
+    """Keeps what starting workers costs most, between two iterations of one loader."""
+
+    def __init__(self) -> None:
+        self._handle: launch.Handle | None = None
+
+    def keep(self) -> None:
+        """Starts keeping, once."""
+        if self._handle is None and launch.supported():
+            self._handle = launch.keep_alive()
+
+    def close(self) -> None:
+        """Lets go; idempotent."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            handle.close()
+
+    def __del__(self) -> None:
+        self.close()

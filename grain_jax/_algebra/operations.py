@@ -1,0 +1,145 @@
+"""Legacy operations: objects that are called on an iterator of records.
+
+The four built-in ones are another way to write a transformation, and are treated as such. A user's own
+is a serial stage: it and what follows run in the trainer's process, over the ordered stream.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from grain_jax._algebra import steps, transforms
+from grain_jax._algebra.blocks import Block
+from grain_jax._values import records
+
+__all__ = [
+    "BatchOperation",
+    "FilterOperation",
+    "MapOperation",
+    "Operation",
+    "RandomMapOperation",
+    "lowered",
+    "run_steps",
+]
+
+
+@runtime_checkable
+class Operation(Protocol):
+    """Turns an iterator of records into another one."""
+
+    def __call__(self, input_iterator: Iterator[records.Record[Any]]) -> Iterator[Any]:
+        """Yields records."""
+
+
+class _BuiltIn:
+    """An operation that stands for a step."""
+
+    def __call__(
+        self, input_iterator: Iterator[records.Record[Any]]
+    ) -> Iterator[records.Record[Any]]:
+        found = lowered(self)
+        assert found is not None
+        return run_steps(input_iterator, [steps.step_for(*found, number=1)])
+
+
+@dataclasses.dataclass
+class BatchOperation(_BuiltIn):
+    """Groups consecutive records; see `transforms.Batch`."""
+
+    batch_size: int
+    drop_remainder: bool = False
+    batch_fn: Callable[[Sequence[Any]], Any] | None = None
+
+    def __post_init__(self) -> None:
+        transforms.Batch(self.batch_size, self.drop_remainder, self.batch_fn)
+
+
+@dataclasses.dataclass
+class MapOperation(_BuiltIn):
+    """Applies a function to every record's data."""
+
+    map_function: Callable[[Any], Any]
+
+
+@dataclasses.dataclass
+class RandomMapOperation(_BuiltIn):
+    """Applies a function of data and generator to every record."""
+
+    random_map_function: Callable[[Any, np.random.Generator], Any]
+
+
+@dataclasses.dataclass
+class FilterOperation(_BuiltIn):
+    """Keeps the records for whose data a function is true."""
+
+    condition_function: Callable[[Any], bool]
+
+
+def lowered(operation: Any) -> tuple[str, Any] | None:
+    """Returns kind and transformation that an operation stands for; None for a user's own.
+
+    Raises:
+      InvalidTypeError: for an object that is neither an operation nor a transformation.
+    """
+    if isinstance(operation, BatchOperation):
+        return "batch", transforms.Batch(
+            operation.batch_size, operation.drop_remainder, operation.batch_fn
+        )
+    if isinstance(operation, MapOperation):
+        return "map", operation.map_function
+    if isinstance(operation, RandomMapOperation):
+        return "random_map", operation.random_map_function
+    if isinstance(operation, FilterOperation):
+        return "filter", operation.condition_function
+    is_transform = isinstance(operation, transforms.Batch) or steps.method_of(operation)
+    if not is_transform and callable(operation) and not isinstance(operation, type):
+        return None
+    return steps.kind_of(operation), operation
+
+
+def run_steps(
+    stream: Iterator[records.Record[Any]], todo: Sequence[steps.Step]
+) -> Iterator[records.Record[Any]]:
+    """Yields the records that steps make of a stream of records, one after the other."""
+    for step in todo:
+        stream = _run_batch(stream, step) if isinstance(step, steps.BatchStep) else _run(stream, step)
+    return stream
+
+
+def _run(
+    stream: Iterator[records.Record[Any]], step: steps.Step
+) -> Iterator[records.Record[Any]]:
+    for number, record in enumerate(stream):
+        block = step(_block([record], number))
+        for element in block.data:
+            yield records.Record(record.metadata, element)
+
+
+def _run_batch(
+    stream: Iterator[records.Record[Any]], step: steps.BatchStep
+) -> Iterator[records.Record[Any]]:
+    group: list[records.Record[Any]] = []
+    for record in stream:
+        group.append(record)
+        if len(group) == step.size:
+            yield _batch(group, step)
+            group = []
+    if group and not step.drop:
+        yield _batch(group, step)
+
+
+def _batch(group: list[records.Record[Any]], step: steps.BatchStep) -> records.Record[Any]:
+    return records.Record(group[-1].metadata.remove_record_key(), step(_block(group, 0)).data[0])
+
+
+def _block(group: list[records.Record[Any]], ordinal: int) -> Block:
+    return Block(
+        [record.data for record in group],
+        [record.metadata.index for record in group],
+        rngs=[record.metadata.rng for record in group],
+        ordinal=ordinal,
+    )

@@ -1,0 +1,362 @@
+"""DataLoader: a source, a sampler and operations, read as one stream."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+import weakref
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Any, Literal
+
+from grain_jax._algebra import index_maps, operations, samplers, sources, steps, transforms
+from grain_jax._datasets import iterators, nodes, roots, sampled
+from grain_jax._datasets.plan import Plan
+from grain_jax._execution import workers
+from grain_jax._execution.layout import Layout, Position
+from grain_jax._product.loader_iterator import Description, DataLoaderIterator
+from grain_jax._values import errors, options, sharding
+
+__all__ = ["DataLoader", "DataLoaderIterator", "load"]
+
+_BUILT_IN = (samplers.IndexSampler, samplers.SequentialSampler)
+
+
+class DataLoader:
+    """Loads and transforms records; iterating gives a `DataLoaderIterator`.
+
+    The stream depends on source, sampler, operations, shard and lanes, and on nothing else:
+    `worker_count=0` defines it.
+
+    Args:
+      data_source: anything with `__len__` and `__getitem__`; see `sources.RandomAccessDataSource`.
+      sampler: in which order records are read.
+      operations: transformations, and legacy operations, in order.
+      worker_count: worker processes; 0 works in this process, None takes the usable cores, up to 16.
+      worker_buffer_size: finished elements to keep ready per worker.
+      shard_options: deals the sampler's order out over processes: shard s of S takes positions s,
+        s + S, …. None leaves sharding to the sampler.
+      read_options: how records are read; None decides by what the first reads cost.
+      enable_profiling: accepted for compatibility.
+      lanes: L interleaved streams, each batched on its own, fix the order as L workers of Grain do;
+        None means one, or what a restored state says.
+      strict: whether a state of another pipeline is refused; otherwise it is warned of.
+      on_error: what an exception in user code does; "raise" is the one policy.
+      max_worker_restarts: how often one task may lose its worker before that is an error.
+      stall_timeout: seconds after which a task that does not answer is an error; None waits on.
+
+    Raises:
+      InvalidValueError, InvalidTypeError: for what cannot work, naming it.
+
+    Example:
+      >>> import grain_jax as grain
+      >>> loader = grain.DataLoader(
+      ...     data_source=[10, 20, 30, 40],
+      ...     sampler=grain.samplers.IndexSampler(4, num_epochs=1),
+      ...     operations=[grain.transforms.Batch(2)],
+      ... )
+      >>> [batch.tolist() for batch in loader], len(loader)
+      ([[10, 20], [30, 40]], 2)
+    """
+
+    def __init__(
+        self,
+        *,
+        data_source: Any,
+        sampler: samplers.Sampler,
+        operations: Sequence[Any] = (),
+        worker_count: int | None = 0,
+        worker_buffer_size: int = 1,
+        shard_options: sharding.ShardOptions | None = None,
+        read_options: options.ReadOptions | None = None,
+        enable_profiling: bool = False,
+        lanes: int | None = None,
+        strict: bool = True,
+        on_error: Literal["raise"] = "raise",
+        max_worker_restarts: int = 3,
+        stall_timeout: float | None = None,
+    ) -> None:
+        self._options = options.MultiprocessingOptions(
+            num_workers=options.check_worker_count("worker_count", worker_count),
+            per_worker_buffer_size=options.check_count(
+                "worker_buffer_size", worker_buffer_size, minimum=1
+            ),
+            enable_profiling=enable_profiling,
+            lanes=lanes,
+            strict=strict,
+            on_error=on_error,
+            max_worker_restarts=max_worker_restarts,
+            stall_timeout=stall_timeout,
+        )
+        self._sampler = sampler
+        source = sources.adapt(data_source)
+        sources.check_not_empty(source)
+        _check_sampler(sampler, source)
+        self._layout = _layout(sampler, shard_options, lanes or 1)
+        todo, stages = _steps(operations, sampler)
+        self._plan = Plan(_root(source, sampler, read_options), todo, seed=_seed(sampler) or 0)
+        self._stages = stages
+        self._iterators: weakref.WeakSet[DataLoaderIterator] = weakref.WeakSet()
+        self._keeper = workers.Keeper()
+        self._closed = False
+
+    @property
+    def multiprocessing_options(self) -> options.MultiprocessingOptions:
+        """Number of workers and buffers, as they were resolved."""
+        return self._options
+
+    def __iter__(self) -> DataLoaderIterator:
+        return DataLoaderIterator(self, None)
+
+    def __len__(self) -> int:
+        """The number of elements that one `iter()` yields on this shard.
+
+        Raises:
+          InvalidTypeError: where nobody can know it.
+        """
+        segments = self._plan.segments()
+        known = len(segments) == 1 and segments[0].counted and not self._stages
+        start = Position(cursors=(None,) * self._layout.lanes)
+        length = self._layout.elements(segments, start) if known else None
+        if length is None:
+            reason = (
+                "the stream has no end: give the sampler num_epochs"
+                if known
+                else "a filter, flat_map or operation makes the number of elements unknown, or the "
+                "sampler has no __len__: count them as they come"
+            )
+            raise errors.InvalidTypeError(f"len() of this loader is unknown; {reason}.")
+        return length
+
+    def epochs(self, start: int = 0) -> Iterator[DataLoaderIterator]:
+        """Yields one iterator per epoch: each has the order of its epoch, and ends with it.
+
+        Args:
+          start: the first epoch, from 0; to resume inside one, begin there and set its state.
+
+        Raises:
+          InvalidTypeError: for a sampler of the user's own, which does not say what an epoch is.
+        """
+        options.check_count("start", start, minimum=0)
+        layouts = _epoch_layouts(self._sampler, self._layout, start)
+        return (self._iterate(layout, first) for layout, first in layouts)
+
+    def close(self) -> None:
+        """Ends all iterators of this loader, with their workers; idempotent."""
+        self._closed = True
+        for iterator in list(self._iterators):
+            iterator.close()
+        self._keeper.close()
+
+    def __enter__(self) -> DataLoader:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _iterate(self, layout: Layout, base: int) -> DataLoaderIterator:
+        iterator = DataLoaderIterator(self, None)
+        iterator._narrow(layout, base)
+        return iterator
+
+    def _describe(self, iterator: DataLoaderIterator) -> Description:
+        """Returns what an iterator needs, and remembers it for `close`."""
+        if self._closed:
+            raise errors.ClosedError("this loader is closed. Build a new one to iterate again.")
+        if self._options.num_workers:
+            self._keeper.keep()
+        self._iterators.add(iterator)
+        return Description(
+            plan=self._plan,
+            setup=iterators.Setup(self._options),
+            layout=self._layout,
+            stages=self._stages,
+            seed=_seed(self._sampler),
+            sampler_text=repr(self._sampler) if isinstance(self._sampler, _BUILT_IN) else None,
+        )
+
+    def _batch_rows(self) -> tuple[int, int | None] | None:
+        """Returns rows of a full batch and of the last, smaller one (None without), where known."""
+        segments = self._plan.segments()
+        last = self._plan.steps[-1] if self._plan.steps else None
+        if not isinstance(last, steps.BatchStep) or last.function or self._stages:
+            return None
+        if len(segments) != 1 or len(segments[0].batches) != 1 or self._layout.lanes > 1:
+            return None
+        lane = self._layout.lane(0, 0, segments[0])
+        return lane.unit, lane.rest or None
+
+
+def load(
+    source: Any,
+    *,
+    num_epochs: int | None = None,
+    shuffle: bool = False,
+    seed: int | None = None,
+    shard_options: sharding.ShardOptions = sharding.NoSharding(),  # noqa: B008 - frozen
+    transformations: transforms.Transformations = (),
+    batch_size: int | None = None,
+    drop_remainder: bool = False,
+    worker_count: int | None = 0,
+    read_options: options.ReadOptions | None = None,
+) -> DataLoader:
+    """Returns a loader for a simple pipeline on one source.
+
+    Args:
+      source: see `DataLoader`.
+      num_epochs: how often to read the source; None without an end.
+      shuffle: whether each epoch has a random order of its own; needs `seed`.
+      seed: for order and random transformations, 0 to 2**32 - 1.
+      shard_options: which part of the order this process takes.
+      transformations: what is done with every record, in order.
+      batch_size: elements per batch, after the transformations; None leaves single elements.
+      drop_remainder: whether an incomplete last batch is dropped.
+      worker_count: worker processes; see `DataLoader`.
+      read_options: how records are read.
+    """
+    adapted = sources.adapt(source)
+    sources.check_not_empty(adapted)
+    todo = list(transformations)
+    if batch_size is not None:
+        todo.append(transforms.Batch(batch_size, drop_remainder))
+    sampler = samplers.IndexSampler(
+        adapted.length, shuffle=shuffle, num_epochs=num_epochs, seed=seed
+    )
+    return DataLoader(
+        data_source=source,
+        sampler=sampler,
+        operations=todo,
+        worker_count=worker_count,
+        shard_options=shard_options,
+        read_options=read_options,
+    )
+
+
+def _check_sampler(sampler: Any, source: sources.Source) -> None:
+    if not hasattr(sampler, "__getitem__"):
+        raise errors.InvalidTypeError(
+            f"sampler must give a RecordMetadata for each index, got {sampler!r} of type "
+            f"{type(sampler).__name__}. Write grain_jax.samplers.IndexSampler(num_records=...)."
+        )
+    if isinstance(sampler, _BUILT_IN) and sampler.num_records > source.length:
+        raise errors.InvalidValueError(
+            f"the sampler has num_records={sampler.num_records}, and the source "
+            f"({source.description}) has {source.length} records. Write "
+            f"num_records={source.length}, or len(source)."
+        )
+
+
+def _seed(sampler: Any) -> int | None:
+    return sampler.seed if isinstance(sampler, _BUILT_IN) else None
+
+
+def _root(
+    source: sources.Source, sampler: Any, read_options: options.ReadOptions | None
+) -> roots.NodeRoot:
+    # A subclass may answer in any way.
+    if type(sampler) in _BUILT_IN:
+        node = nodes.IndexNode(nodes.SourceNode(source), index_maps.Sample(sampler))
+        return roots.NodeRoot(node, read_options)
+    return sampled.SampledRoot(source, sampler, read_options)
+
+
+def _layout(sampler: Any, given: sharding.ShardOptions | None, lanes: int) -> Layout:
+    """Decides who shards: the loader, the sampler, or nobody."""
+    own = getattr(sampler, "shard_options", None) if type(sampler) in _BUILT_IN else None
+    own = own if own is not None and own.is_given else None
+    given = given if given is not None and given.is_given else None
+    if own and given and (own.shard_index, own.shard_count) != (given.shard_index, given.shard_count):
+        raise errors.InvalidValueError(
+            f"sharding is given twice: shard {given.shard_index} of {given.shard_count} to the "
+            f"loader, shard {own.shard_index} of {own.shard_count} to the sampler. Give it once; "
+            "shard_options of the loader keep a run restorable on another number of processes."
+        )
+    if own and given:
+        warnings.warn(
+            "sharding is given to the sampler and to the loader; the sampler's is used. Give it "
+            "once: to the loader, so that a run can be restored on another number of processes.",
+            stacklevel=3,
+        )
+    if type(sampler) in _BUILT_IN:
+        length: int | None = sampler.length
+    else:
+        length = len(sampler) if hasattr(sampler, "__len__") else None
+        if length is None and (given or lanes > 1):
+            raise errors.InvalidTypeError(
+                f"sampler {type(sampler).__name__} has no __len__, and shards or lanes need to "
+                "know where the stream ends. Give it one."
+            )
+    if own:
+        return Layout(length, sampler_shard=(own.shard_index, own.shard_count), lanes=lanes)
+    if given is None:
+        return Layout(length, lanes=lanes)
+    if given.drop_remainder and length is not None:
+        length -= length % given.shard_count
+    return Layout(length, shard=(given.shard_index, given.shard_count), lanes=lanes)
+
+
+def _steps(todo: Sequence[Any], sampler: Any) -> tuple[list[steps.Step], list[Any]]:
+    """Returns the steps, and the serial stages from the first operation of the user's own on."""
+    if not isinstance(todo, Sequence) or isinstance(todo, (str, bytes)):
+        raise errors.InvalidTypeError(
+            f"operations must be a list of transformations, got {todo!r}. Write [{todo!r}]."
+        )
+    seed = _seed(sampler)
+    before: list[steps.Step] = []
+    stages: list[Any] = []
+    randoms = 0
+    for number, one in enumerate(todo, 1):
+        found = operations.lowered(one)
+        if found is None:
+            stages.append(one)
+            continue
+        step = steps.step_for(*found, number=number, random_number=randoms, seed=seed)
+        if isinstance(step, steps.RandomStep):
+            randoms += 1
+            _check_random(step, sampler)
+        (stages if stages else before).append(step)
+    return before, stages
+
+
+def _check_random(step: steps.RandomStep, sampler: Any) -> None:
+    if step.seed is not None:
+        return
+    if not isinstance(sampler, _BUILT_IN):
+        try:
+            if sampler[0].rng is not None:
+                return
+        except IndexError:
+            return
+    raise errors.InvalidValueError(
+        f"{step.title} draws random numbers, and the sampler has no seed. Write "
+        f"{type(sampler).__name__}(..., seed=0)."
+    )
+
+
+def _epoch_layouts(
+    sampler: Any, layout: Layout, epoch: int
+) -> Iterator[tuple[Layout, int]]:
+    """Yields the layout of each epoch, and the position where it begins."""
+    if not isinstance(sampler, _BUILT_IN):
+        raise errors.InvalidTypeError(
+            f"epochs() needs a sampler that knows its epochs, and {type(sampler).__name__} is one of "
+            "your own. Iterate over the loader instead."
+        )
+    count = sampler.num_epochs if isinstance(sampler, samplers.IndexSampler) else 1
+    records = (
+        samplers.IndexSampler(sampler.num_records, sampler.shard_options, num_epochs=1).length
+        if isinstance(sampler, samplers.IndexSampler)
+        else sampler.length
+    )
+    assert records is not None
+    while count is None or epoch < count:
+        end = (epoch + 1) * records
+        if layout.length is not None:
+            end = min(end, layout.length)
+        yield dataclasses.replace(layout, length=end), epoch * records
+        epoch += 1
