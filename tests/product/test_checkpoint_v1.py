@@ -24,13 +24,13 @@ KINDS = [Counter, DictCounter]
 def test_iterators_need_no_registration(tmp_path: Path, kind: type[Counter]) -> None:
     path = epath.Path(tmp_path) / "step"
     params = {"w": jax.numpy.arange(8.0)}
-    v1.save_checkpointables(path, {"params": params, "data": advanced(kind(), 9)})
+    v1.save_checkpointables(path, {"pytree": params, "data": advanced(kind(), 9)})
     other = kind()
-    loaded = v1.load_checkpointables(path, {"params": params, "data": other})
+    loaded = v1.load_checkpointables(path, {"pytree": params, "data": other})
     assert loaded["data"] is other
     assert other.position == 9
     assert other.prefetches == [9]
-    np.testing.assert_array_equal(loaded["params"]["w"], np.arange(8.0))
+    np.testing.assert_array_equal(loaded["pytree"]["w"], np.arange(8.0))
     assert (path / "data" / "process_0-of-1.json").exists()
 
 
