@@ -17,8 +17,8 @@ class Block:
 
     Attributes:
       data: the elements.
-      positions: for each element the position of its (last) record, in the numbering of whoever made
-        the block.
+      positions: for each element the position of its (last) record, in the numbering of whoever
+        made the block.
       outputs: for each element which output of a flat-map it is; None while all are 0.
       rngs: generators that a sampler gave; None if it gave none.
       rows: for each element which entry of the request it answers; None while all are there.

@@ -1,7 +1,7 @@
 """The process-wide generators `random` and `np.random`, made a function of the element.
 
-User code, or a library it calls, may draw from them. Seeding them for every element makes such draws
-independent of which process works, and of what it did before. Seeding costs some 30 µs in the
+User code, or a library it calls, may draw from them. Seeding them for every element makes such
+draws independent of which process works, and of what it did before. Seeding costs some 30 µs in the
 trainer's process (where the user's own state is put back afterwards), so code that provably never
 draws from them is left alone.
 """
@@ -18,6 +18,10 @@ import numpy as np
 
 __all__ = ["may_draw", "preserved", "seed_for"]
 
+# NumPy documents both; its type stubs leave them out.
+_get_bits = np.random.get_bit_generator  # type: ignore[attr-defined]
+_set_bits = np.random.set_bit_generator  # type: ignore[attr-defined]
+
 _DATA = (bool, int, float, complex, str, bytes, type(None), np.ndarray, np.generic, np.dtype)
 _UNSAFE_BUILTINS = frozenset({"__import__", "eval", "exec", "getattr", "globals", "vars"})
 
@@ -26,19 +30,19 @@ def seed_for(seed: int, position: int, output: int, part: int) -> None:
     """Seeds both process-wide generators for one element."""
     counter = np.array([0, 0, output, part], np.uint64)
     key = np.array([seed, position], np.uint64)
-    np.random.set_bit_generator(np.random.Philox(counter=counter, key=key))
+    _set_bits(np.random.Philox(counter=counter, key=key))
     random.seed((((part << 32) + output) << 96) + (position << 32) + seed)
 
 
 @contextlib.contextmanager
 def preserved() -> Iterator[None]:
     """Puts both process-wide generators back at the end."""
-    state, bits = random.getstate(), np.random.get_bit_generator()
+    state, bits = random.getstate(), _get_bits()
     try:
         yield
     finally:
         random.setstate(state)
-        np.random.set_bit_generator(bits)
+        _set_bits(bits)
 
 
 def may_draw(function: Callable[..., Any]) -> bool:

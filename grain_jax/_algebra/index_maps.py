@@ -1,7 +1,7 @@
 """Index maps: what random-access operators do, as functions from indices to indices.
 
-All are vectorised over int64 arrays. An index beyond the length stands in a later epoch; maps keep the
-epoch on the way down, so that shuffles and random steps below see a new one.
+All are vectorised over int64 arrays. An index beyond the length stands in a later epoch; maps keep
+the epoch on the way down, so that shuffles and random steps below see a new one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Legacy operations: objects that are called on an iterator of records.
 
-The four built-in ones are another way to write a transformation, and are treated as such. A user's own
-is a serial stage: it and what follows run in the trainer's process, over the ordered stream.
+The four built-in ones are another way to write a transformation, and are treated as such. A user's
+own is a serial stage: it and what follows run in the trainer's process, over the ordered stream.
 """
 
 from __future__ import annotations
@@ -106,13 +106,13 @@ def run_steps(
 ) -> Iterator[records.Record[Any]]:
     """Yields the records that steps make of a stream of records, one after the other."""
     for step in todo:
-        stream = _run_batch(stream, step) if isinstance(step, steps.BatchStep) else _run(stream, step)
+        stream = (
+            _run_batch(stream, step) if isinstance(step, steps.BatchStep) else _run(stream, step)
+        )
     return stream
 
 
-def _run(
-    stream: Iterator[records.Record[Any]], step: steps.Step
-) -> Iterator[records.Record[Any]]:
+def _run(stream: Iterator[records.Record[Any]], step: steps.Step) -> Iterator[records.Record[Any]]:
     for number, record in enumerate(stream):
         block = step(_block([record], number))
         for element in block.data:

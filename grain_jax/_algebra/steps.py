@@ -1,7 +1,7 @@
 """Steps: how each operator acts on a block. Each operator exists once, here.
 
-A step is a function from a block to a block. Random-access datasets, streams, the loader, this process
-and worker processes all use the same ones.
+A step is a function from a block to a block. Random-access datasets, streams, the loader, this
+process and worker processes all use the same ones.
 """
 
 from __future__ import annotations
@@ -33,10 +33,13 @@ __all__ = [
 class Step(Protocol):
     """A function from a block to a block."""
 
-    title: str
-    """What error messages call the step."""
-    function: Callable[..., Any] | None
-    """The user's function, if there is one."""
+    @property
+    def title(self) -> str:
+        """What error messages call the step."""
+
+    @property
+    def function(self) -> Callable[..., Any] | None:
+        """The user's function, if there is one."""
 
     def __call__(self, block: Block) -> Block: ...
 
@@ -44,7 +47,8 @@ class Step(Protocol):
 def _checked(element: Any, title: str) -> Any:
     if element is None:
         raise errors.InvalidValueError(
-            f"{title} returned None. A map returns the new element; to drop elements write a Filter."
+            f"{title} returned None. A map returns the new element; to drop elements, write a "
+            "Filter."
         )
     return element
 
@@ -214,7 +218,9 @@ class BatchStep:
                 f"{block.where(begin + error.first)} and {block.where(begin + error.second)}",
             ) from None
         except BaseException as error:
-            raise faults.located(error, self.title, f"the batch from {block.where(begin)}") from None
+            raise faults.located(
+                error, self.title, f"the batch from {block.where(begin)}"
+            ) from None
         last = [end - 1 for end in ends]
         # A batch stands where its last record stands.
         return Block(
@@ -253,7 +259,9 @@ def method_of(transform: Any) -> tuple[str, Callable[..., Any]] | None:
     """Returns which operator a transformation object is, and its function."""
     for kind, method in _METHODS:
         if isinstance(transform, kind):
-            return ("random_map" if method == "np_random_map" else method), getattr(transform, method)
+            return ("random_map" if method == "np_random_map" else method), getattr(
+                transform, method
+            )
     return None
 
 
@@ -300,9 +308,7 @@ def step_for(
     title = f"step {number}: {kind}({_name(transform)})"
     if isinstance(transform, transforms.Batch):
         title = f"step {number}: batch({transform.batch_size})"
-        return BatchStep(
-            transform.batch_size, transform.drop_remainder, transform.batch_fn, title
-        )
+        return BatchStep(transform.batch_size, transform.drop_remainder, transform.batch_fn, title)
     found = method_of(transform)
     if found is not None and found[0] == kind:
         function = found[1]

@@ -1,6 +1,7 @@
 """Transformations: what a user can ask to be done with every record.
 
-Each is an abstract class with one method, or data (`Batch`). They say what to do; `steps` holds how.
+Each is an abstract class with one method, or data (`Batch`). They say what to do; `steps` holds
+how.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias, Union
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -115,5 +116,5 @@ class Batch:
             )
 
 
-Transformation: TypeAlias = Union[Batch, Map, RandomMap, TfRandomMap, Filter, FlatMap, MapWithIndex]
+Transformation: TypeAlias = Batch | Map | RandomMap | TfRandomMap | Filter | FlatMap | MapWithIndex
 Transformations: TypeAlias = Sequence[Transformation]

@@ -1,7 +1,7 @@
 """IterDataset: a stream of elements, described step by step.
 
-A description is immutable; each method returns a new one. It is a root, steps, and perhaps the place
-up to which worker processes run them.
+A description is immutable; each method returns a new one. It is a root, steps, and perhaps the
+place up to which worker processes run them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Description:
     randoms: int = 0
     numbered: int = 0
     remote: int | None = None
-    setup: iterators.Setup = iterators.Setup()
+    setup: iterators.Setup = dataclasses.field(default_factory=iterators.Setup)
 
 
 class IterDataset(fluent.Fluent, Generic[T]):
@@ -110,8 +110,8 @@ class IterDataset(fluent.Fluent, Generic[T]):
     ) -> IterDataset[Any]:
         """Returns the stream with a random `transform` applied to every element.
 
-        The generator depends on the seed, on the element's place in the stream (after a batch that of
-        its last record) and on how many random steps come before.
+        The generator depends on the seed, on the element's place in the stream (after a batch that
+        of its last record) and on how many random steps come before.
 
         Raises:
           InvalidValueError: if there is no seed.
@@ -136,7 +136,7 @@ class IterDataset(fluent.Fluent, Generic[T]):
     def flat_map(
         self, transform: transforms.FlatMap | Callable[[T], Sequence[Any]]
     ) -> IterDataset[Any]:
-        """Returns the stream with each element replaced by those that `transform` returns for it."""
+        """Returns the stream where those that `transform` returns replace each element."""
         return self._with("flat_map", transform)
 
     def batch(

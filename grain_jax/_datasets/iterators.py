@@ -23,9 +23,7 @@ class DatasetIterator(checkpointable.StatefulCheckpointable, Iterator[T], abc.AB
     Subclasses define `__next__`, `get_state` and `set_state`.
     """
 
-    def __init__(
-        self, parents: DatasetIterator[Any] | Sequence[DatasetIterator[Any]] = ()
-    ) -> None:
+    def __init__(self, parents: DatasetIterator[Any] | Sequence[DatasetIterator[Any]] = ()) -> None:
         self._parents = (parents,) if isinstance(parents, DatasetIterator) else tuple(parents)
 
     def __iter__(self: Self) -> Self:
@@ -74,7 +72,9 @@ class Setup:
       worker_init: called in each worker with its index and the number of workers.
     """
 
-    options: options.MultiprocessingOptions = options.MultiprocessingOptions()
+    options: options.MultiprocessingOptions = dataclasses.field(
+        default_factory=options.MultiprocessingOptions
+    )
     worker_init: Callable[[int, int], None] | None = None
 
 

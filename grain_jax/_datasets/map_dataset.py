@@ -23,8 +23,8 @@ T = TypeVar("T", covariant=True)
 class MapDataset(fluent.Fluent, Generic[T]):
     """A dataset with random access to its elements; every method returns a new one.
 
-    Indices beyond the length wrap around: they stand in later epochs. Subclasses define `__len__` and
-    `__getitem__`; an element that is None is absent.
+    Indices beyond the length wrap around: they stand in later epochs. Subclasses define `__len__`
+    and `__getitem__`; an element that is None is absent.
 
     Example:
       >>> ds = MapDataset.range(5).map(lambda x: 10 * x)
@@ -68,7 +68,7 @@ class MapDataset(fluent.Fluent, Generic[T]):
     def __getitem__(self, index: builtins.slice) -> MapDataset[T]: ...
     @overload
     def __getitem__(self, index: int) -> T | None: ...
-    def __getitem__(self, index: int | builtins.slice) -> T | None | MapDataset[T]:
+    def __getitem__(self, index: int | builtins.slice) -> T | MapDataset[T] | None:
         if isinstance(index, builtins.slice):
             return self.slice(index)
         try:

@@ -1,8 +1,8 @@
 """Nodes: what a random-access dataset is made of, as data.
 
-A node says how many elements there are and reads the elements at many indices at once. Nodes that only
-reorder share one class around an index map; nodes that only change elements share one class around a
-step. Indices beyond the length stand in later epochs.
+A node says how many elements there are and reads the elements at many indices at once. Nodes that
+only reorder share one class around an index map; nodes that only change elements share one class
+around a step. Indices beyond the length stand in later epochs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from grain_jax._algebra import index_maps, sources, stacking, steps
+from grain_jax._algebra import access, index_maps, stacking, steps
 from grain_jax._algebra.blocks import Block
 from grain_jax._values import errors
 
@@ -32,18 +32,20 @@ __all__ = [
 ]
 
 Indices = np.ndarray[Any, np.dtype[np.int64]]
-Read = Callable[[sources.Source, Indices], list[Any]]
+Read = Callable[[access.Source, Indices], list[Any]]
 """How keys are read from a source: in this thread, or by a pool of threads."""
 
 
-def direct(source: sources.Source, keys: Indices) -> list[Any]:
+def direct(source: access.Source, keys: Indices) -> list[Any]:
     """Reads in the calling thread."""
     return source.read(keys)
 
 
 def read_batch(node: Node, indices: Indices, allocate: stacking.Allocate | None) -> Any | None:
-    """Returns the elements at `indices` as one batch, if only index maps and a source that stacks
-    are in the way; else None."""
+    """Returns the elements at `indices` as one batch that the source stacks, or None.
+
+    Only where nothing but index maps stands between, and the source can.
+    """
     while isinstance(node, IndexNode):
         _check_not_empty(node.length, indices)
         indices, node = node.index_map(indices), node.parent
@@ -89,7 +91,7 @@ def _check_not_empty(length: int, indices: Indices) -> None:
 class SourceNode:
     """The records of a source."""
 
-    source: sources.Source
+    source: access.Source
     sparse: bool = False
 
     @property

@@ -1,9 +1,9 @@
 """Plan: a pipeline as data, cut into segments, and the function that worker processes run.
 
-A segment turns *units* into outputs, each unit by itself. For the first segment a unit is a record, or
-the records of a batch where a batch is made of a known number of them. A later segment exists where a
-batch follows a step that changes counts (a filter, a flat-map): only there must somebody count before
-the work can go on. Its units are groups of outputs of the segment before.
+A segment turns *units* into outputs, each unit by itself. For the first segment a unit is a
+record, or the records of a batch where a batch is made of a known number of them. A later segment
+exists where a batch follows a step that changes counts (a filter, a flat-map): only there must
+somebody count before the work can go on. Its units are groups of outputs of the segment before.
 """
 
 from __future__ import annotations
@@ -17,7 +17,17 @@ from grain_jax._algebra import global_random, stacking, steps
 from grain_jax._algebra.blocks import Block
 from grain_jax._datasets.schedule import Span
 
-__all__ = ["Gathered", "Outcome", "Plan", "Program", "Root", "Segment", "SparseError", "Upstream", "cut"]
+__all__ = [
+    "Gathered",
+    "Outcome",
+    "Plan",
+    "Program",
+    "Root",
+    "Segment",
+    "SparseError",
+    "Upstream",
+    "cut",
+]
 
 
 class Root(Protocol):
@@ -40,8 +50,10 @@ class Root(Protocol):
     def read_batch(
         self, payload: Any, allocate: stacking.Allocate | None
     ) -> tuple[Any, Block] | None:
-        """Returns the elements stacked by the source itself, and a block without data for their
-        whereabouts; None if the source cannot."""
+        """Returns the elements stacked by the source itself; None if it cannot.
+
+        With them comes a block without data, for their whereabouts.
+        """
 
     def close(self) -> None:
         """Gives back threads and files that reading took."""
@@ -149,14 +161,15 @@ class Segment:
         """Runs all steps on the elements of one unit."""
         if self.seeded and len(block):
             global_random.seed_for(
-                seed, int(block.positions[-1]), block.outputs[-1] if block.outputs else 0, self.number
+                seed,
+                int(block.positions[-1]),
+                block.outputs[-1] if block.outputs else 0,
+                self.number,
             )
         return _run(self.steps, block, allocate)
 
 
-def _run(
-    todo: Sequence[steps.Step], block: Block, allocate: stacking.Allocate | None
-) -> Block:
+def _run(todo: Sequence[steps.Step], block: Block, allocate: stacking.Allocate | None) -> Block:
     last = len(todo) - 1
     for place, step in enumerate(todo):
         # Only what leaves the process is worth placing where it leaves from.
@@ -166,7 +179,9 @@ def _run(
     return block
 
 
-def cut(todo: Sequence[steps.Step], *, sparse: bool = False, local_from: int | None = None) -> list[Segment]:
+def cut(
+    todo: Sequence[steps.Step], *, sparse: bool = False, local_from: int | None = None
+) -> list[Segment]:
     """Cuts a pipeline into segments.
 
     Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from grain_jax._algebra import index_maps, reading, sources, stacking
+from grain_jax._algebra import access, index_maps, reading, stacking
 from grain_jax._algebra.blocks import Block
 from grain_jax._datasets import nodes
 from grain_jax._datasets.schedule import Span
@@ -75,7 +75,7 @@ class NodeRoot:
         for reader in readers.values():
             reader.close()
 
-    def _read(self, source: sources.Source, keys: nodes.Indices) -> list[Any]:
+    def _read(self, source: access.Source, keys: nodes.Indices) -> list[Any]:
         reader = self._readers.get(id(source))
         if reader is None:
             reader = self._readers[id(source)] = reading.Reader(source, self._options)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from grain_jax._algebra import sources, stacking
+from grain_jax._algebra import access, stacking
 from grain_jax._algebra.blocks import Block
 from grain_jax._datasets import nodes, roots
 from grain_jax._datasets.schedule import Span
@@ -33,7 +33,7 @@ class SampledRoot(roots.NodeRoot):
     """Records of a source in the order of any sampler. The keys travel with the tasks."""
 
     def __init__(
-        self, source: sources.Source, sampler: Any, read_options: options.ReadOptions | None
+        self, source: access.Source, sampler: Any, read_options: options.ReadOptions | None
     ) -> None:
         super().__init__(nodes.SourceNode(source), read_options)
         self._sampler = sampler
@@ -70,8 +70,8 @@ class SampledRoot(roots.NodeRoot):
             key = metadata.record_key
             if key is None or not 0 <= key < self._node.length:
                 raise errors.OutOfRangeError(
-                    f"the sampler {type(self._sampler).__name__} gives record key {key} at position "
-                    f"{position}, and the source has the keys 0 to {self._node.length - 1}."
+                    f"the sampler {type(self._sampler).__name__} gives record key {key} at "
+                    f"position {position}, and the source has keys 0 to {self._node.length - 1}."
                 )
             keys.append(int(key))
             rngs.append(metadata.rng)
@@ -82,7 +82,7 @@ class SampledRoot(roots.NodeRoot):
             span, np.array(keys, np.int64), rngs if any(r is not None for r in rngs) else None
         )
 
-    def read(self, payload: _Asked) -> Block:
+    def read(self, payload: Any) -> Block:
         """Reads the keys that the sampler gave."""
         positions = payload.span.positions()
         known = dict(zip(positions.tolist(), payload.keys.tolist(), strict=True))
@@ -95,7 +95,7 @@ class SampledRoot(roots.NodeRoot):
         return block
 
     def read_batch(
-        self, payload: _Asked, allocate: stacking.Allocate | None
+        self, payload: Any, allocate: stacking.Allocate | None
     ) -> tuple[Any, Block] | None:
         """Lets the source stack, if it can."""
         found = nodes.read_batch(self._node, payload.keys, allocate)

@@ -1,8 +1,8 @@
 """Schedule: which positions one lane of one shard takes, and how they are cut into units.
 
 Pure arithmetic. Positions number the whole stream. Seen from a base position, shard s of S takes
-s, s + S, s + 2S, …, and of these lane l of L takes every L-th. A unit is what one output is made of:
-a batch's worth of records where a batch is made of a known number of them, else one record.
+s, s + S, s + 2S, …, and of these lane l of L takes every L-th. A unit is what one output is made
+of: a batch's worth of records where a batch is made of a known number of them, else one record.
 
 The end is decided for all shards together: full units that every shard has come first, and the rest
 is dealt out in one last, possibly shorter unit, so that all shards agree on the number of units but
@@ -65,7 +65,7 @@ class Lane:
         return None if self.full is None else self.full * self.unit + self.rest
 
     def span(self, ordinal: int, units: int) -> Span | None:
-        """Returns the positions of up to `units` units from record `ordinal` on; None at the end."""
+        """Returns up to `units` units from record `ordinal` on; None at the end."""
         count, done = units * self.unit, ordinal - self.before
         if self.records is not None:
             count = min(count, self.records - done)

@@ -1,4 +1,4 @@
-"""Fingerprint: what of a pipeline fixes its stream, so that a state is not taken for another one's."""
+"""Fingerprint: what of a pipeline fixes its stream, to tell its states from another one's."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""The executor of `worker_count=0`: the same tasks, done in this process when their result is asked
-for. What it yields is what worker processes have to equal."""
+"""The executor of `worker_count=0`: tasks are done in this process when their result is asked for.
+
+What it yields is what worker processes have to equal.
+"""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ class Layout:
         if cursor is None:
             return position.base
         unit = segments[0].unit if segments else 1
-        done = cursor[0] - position.base // self.shard[1]
+        done = int(cursor[0]) - position.base // self.shard[1]
         steps = -(-done // unit)
         reached = position.base + steps * unit * self.shard[1]
         return reached if self.length is None else min(reached, self.length)

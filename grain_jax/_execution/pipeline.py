@@ -90,7 +90,9 @@ class Pipeline:
             return self.next_item()
         except BaseException as error:
             self._forget()
-            raise error.with_traceback(faults.user_traceback(error.__traceback__)) from error.__cause__
+            raise error.with_traceback(
+                faults.user_traceback(error.__traceback__)
+            ) from error.__cause__
 
     def advance(self) -> None:
         """Gets work going."""
@@ -129,6 +131,7 @@ class Pipeline:
                 lanes[turn] = None
                 turn = (turn + 1) % len(lanes)
                 continue
+            assert isinstance(item, Item)
             self._deliver(turn, item)
             return item
         return END

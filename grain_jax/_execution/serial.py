@@ -1,8 +1,8 @@
 """Serial stage: a user's own operations, which run here over the ordered stream of records.
 
 What such an operation keeps in itself is not ours to save. If all of them have `get_state` and
-`set_state`, these are used. Otherwise a state counts the outputs since the start, and restoring runs the
-stream again up to there.
+`set_state`, these are used. Otherwise a state counts the outputs since the start, and restoring
+runs the stream again up to there.
 """
 
 from __future__ import annotations
@@ -88,7 +88,9 @@ class Serial:
         """
         outputs, saved = state.get("outputs"), state.get("operations")
         if type(outputs) is not int or outputs < 0:
-            raise errors.StateError(f"field 'outputs' of the state is {outputs!r}, expected a count")
+            raise errors.StateError(
+                f"field 'outputs' of the state is {outputs!r}, expected a count"
+            )
         self._stream = None
         if saved is not None and self._saves:
             if not isinstance(saved, list) or len(saved) != len(self._own()):

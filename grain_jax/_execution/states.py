@@ -102,7 +102,9 @@ def _exact(state: Mapping[str, Any], layout: Layout) -> Position:
             )
     cursors = _get(state, "cursors", list)
     if len(cursors) != layout.lanes:
-        raise errors.StateError(f"field 'cursors' has {len(cursors)} entries for {layout.lanes} lanes")
+        raise errors.StateError(
+            f"field 'cursors' has {len(cursors)} entries for {layout.lanes} lanes"
+        )
     return Position(
         base=_number(state, "base"),
         cursors=tuple(_cursor(cursor) for cursor in cursors),
@@ -115,7 +117,9 @@ def _cursor(cursor: Any) -> tuple[Any, ...] | None:
     if cursor is None:
         return None
     if not isinstance(cursor, list) or len(cursor) < 2:
-        raise errors.StateError(f"field 'cursors' has {_brief(cursor)} where a list of numbers stood")
+        raise errors.StateError(
+            f"field 'cursors' has {_brief(cursor)} where a list of numbers stood"
+        )
     numbers = cursor if not isinstance(cursor[1], dict) else [cursor[0], *cursor[2:]]
     for number in numbers:
         if number is not None and (type(number) is not int or number < 0):

@@ -1,8 +1,8 @@
 """Streams: the segments of a plan, put behind one another and pulled.
 
 Every output travels with a *cursor*, which says where to go on after it: ordinal of the next record
-and how many outputs of it are behind us; then for each later segment how many groups it has made and
-how many outputs of the current one are behind us. A stream can be started at any cursor.
+and how many outputs of it are behind us; then for each later segment how many groups it has made
+and how many outputs of the current one are behind us. A stream can be started at any cursor.
 """
 
 from __future__ import annotations
@@ -16,7 +16,17 @@ from grain_jax._datasets.plan import Gathered, Outcome, Root, Segment
 from grain_jax._datasets.schedule import Lane, Span
 from grain_jax._execution.inline import Bundle, Executor
 
-__all__ = ["END", "PENDING", "Cursor", "Groups", "Head", "Item", "Pull", "SegmentStream", "Upstreamed"]
+__all__ = [
+    "END",
+    "PENDING",
+    "Cursor",
+    "Groups",
+    "Head",
+    "Item",
+    "Pull",
+    "SegmentStream",
+    "Upstreamed",
+]
 
 Cursor = tuple[Any, ...]
 
@@ -240,15 +250,17 @@ class Groups:
         )
         before = (*self._before, self._made)
         self._before, self._made = items[-1].cursor, self._made + 1
-        inputs: list[tuple[Any, list[int]]] = []
+        inputs: list[tuple[Any, Sequence[int]]] = []
+        rows: list[int] = []
         for item in items:
             source = item.held if self._local else item.held.bundle
-            if inputs and inputs[-1][0] is source:
-                inputs[-1][1].append(item.row)
-            else:
-                inputs.append((source, [item.row]))
+            if not inputs or inputs[-1][0] is not source:
+                rows = []
+                inputs.append((source, rows))
+            rows.append(item.row)
         if self._local:
-            inputs = [(_Loaded([held[row] for row in rows]), range(len(rows))) for held, rows in inputs]
+            elements = [item.element for item in items]
+            inputs = [(_Loaded(elements), range(len(elements)))]
         label = f"the group with positions {payload.positions[0]} to {payload.positions[-1]}"
         return _Group(payload, inputs, (before, (*self._before, self._made)), 1, label)
 
@@ -287,7 +299,13 @@ class SegmentStream:
     """
 
     def __init__(
-        self, executor: Executor, kind: int, feed: Any, skip: int, depth: int, upstream: Pull | None
+        self,
+        executor: Executor,
+        kind: int,
+        feed: Feed,
+        skip: int,
+        depth: int,
+        upstream: Pull | None,
     ) -> None:
         self._executor = executor
         self._kind = kind
@@ -347,7 +365,8 @@ class SegmentStream:
         skip, self._skip = self._skip, 0
         if outcome.units is None:
             for unit in range(skip, outcome.done):
-                self._ready.append(Item(held, unit, *task.last(unit), (*task.before(unit + 1), 0)))
+                position, output = task.last(unit)
+                self._ready.append(Item(held, unit, position, output, (*task.before(unit + 1), 0)))
         else:
             self._unpack_counted(task, outcome, held, skip)
         if outcome.done < task.units:

@@ -1,4 +1,4 @@
-"""Which executor does the work away from the trainer's loop: worker processes, if there can be any."""
+"""Worker processes as the executor of a plan, where the platform offers any."""
 
 from __future__ import annotations
 

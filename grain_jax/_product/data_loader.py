@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, Literal
 
-from grain_jax._algebra import index_maps, operations, samplers, sources, steps, transforms
+from grain_jax._algebra import access, index_maps, operations, samplers, sources, steps, transforms
 from grain_jax._datasets import iterators, nodes, roots, sampled
 from grain_jax._datasets.plan import Plan
 from grain_jax._execution import workers
 from grain_jax._execution.layout import Layout, Position
-from grain_jax._product.loader_iterator import Description, DataLoaderIterator
+from grain_jax._product.loader_iterator import DataLoaderIterator, Description
 from grain_jax._values import errors, options, sharding
 
 __all__ = ["DataLoader", "DataLoaderIterator", "load"]
@@ -32,7 +32,8 @@ class DataLoader:
       data_source: anything with `__len__` and `__getitem__`; see `sources.RandomAccessDataSource`.
       sampler: in which order records are read.
       operations: transformations, and legacy operations, in order.
-      worker_count: worker processes; 0 works in this process, None takes the usable cores, up to 16.
+      worker_count: worker processes; 0 works in this process, None takes the usable cores, up to
+        16.
       worker_buffer_size: finished elements to keep ready per worker.
       shard_options: deals the sampler's order out over processes: shard s of S takes positions s,
         s + S, …. None leaves sharding to the sampler.
@@ -237,7 +238,7 @@ def load(
     )
 
 
-def _check_sampler(sampler: Any, source: sources.Source) -> None:
+def _check_sampler(sampler: Any, source: access.Source) -> None:
     if not hasattr(sampler, "__getitem__"):
         raise errors.InvalidTypeError(
             f"sampler must give a RecordMetadata for each index, got {sampler!r} of type "
@@ -256,7 +257,7 @@ def _seed(sampler: Any) -> int | None:
 
 
 def _root(
-    source: sources.Source, sampler: Any, read_options: options.ReadOptions | None
+    source: access.Source, sampler: Any, read_options: options.ReadOptions | None
 ) -> roots.NodeRoot:
     # A subclass may answer in any way.
     if type(sampler) in _BUILT_IN:
@@ -270,7 +271,11 @@ def _layout(sampler: Any, given: sharding.ShardOptions | None, lanes: int) -> La
     own = getattr(sampler, "shard_options", None) if type(sampler) in _BUILT_IN else None
     own = own if own is not None and own.is_given else None
     given = given if given is not None and given.is_given else None
-    if own and given and (own.shard_index, own.shard_count) != (given.shard_index, given.shard_count):
+    if (
+        own
+        and given
+        and (own.shard_index, own.shard_count) != (given.shard_index, given.shard_count)
+    ):
         raise errors.InvalidValueError(
             f"sharding is given twice: shard {given.shard_index} of {given.shard_count} to the "
             f"loader, shard {own.shard_index} of {own.shard_count} to the sampler. Give it once; "
@@ -338,14 +343,12 @@ def _check_random(step: steps.RandomStep, sampler: Any) -> None:
     )
 
 
-def _epoch_layouts(
-    sampler: Any, layout: Layout, epoch: int
-) -> Iterator[tuple[Layout, int]]:
+def _epoch_layouts(sampler: Any, layout: Layout, epoch: int) -> Iterator[tuple[Layout, int]]:
     """Yields the layout of each epoch, and the position where it begins."""
     if not isinstance(sampler, _BUILT_IN):
         raise errors.InvalidTypeError(
-            f"epochs() needs a sampler that knows its epochs, and {type(sampler).__name__} is one of "
-            "your own. Iterate over the loader instead."
+            f"epochs() needs a sampler that knows its epochs, and {type(sampler).__name__} is "
+            "one of your own. Iterate over the loader instead."
         )
     count = sampler.num_epochs if isinstance(sampler, samplers.IndexSampler) else 1
     records = (

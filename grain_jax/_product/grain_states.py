@@ -1,8 +1,8 @@
 """States that Grain's `DataLoader` wrote (version 2), and where they go on here.
 
-Such a state holds for each of Grain's workers the sampler's position of the last record that went into
-what it delivered, and which worker delivered last. Grain's workers are lanes here: worker w of W on shard
-s of S takes positions s + S (w + W j).
+Such a state holds for each of Grain's workers the sampler's position of the last record that went
+into what it delivered, and which worker delivered last. Grain's workers are lanes here: worker w
+of W on shard s of S takes positions s + S (w + W j).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def decode(
     missing = [field for field in _FIELDS if field not in state]
     if missing or state["version"] != 2:
         raise errors.StateError(
-            f"the state has the form of Grain's, but "
+            "the state has the form of Grain's, but "
             + (f"lacks {missing}" if missing else f"is of version {state['version']!r}, not 2")
             + ". A state of Grain 0.2's DataLoader can be continued."
         )
@@ -85,9 +85,9 @@ def _cursor(seen: Any, worker: int, workers: int, index: int, count: int) -> tup
     done, off = divmod(seen - first, count * workers)
     if off:
         raise errors.StateError(
-            f"Grain's state says that worker {worker} of {workers} saw index {seen}, which is not one "
-            f"that it takes on shard {index} of {count}. Restore it on the shard that wrote it, with "
-            "the same shard_options."
+            f"Grain's state says that worker {worker} of {workers} saw index {seen}, which is not "
+            f"one that it takes on shard {index} of {count}. Restore it on the shard that wrote "
+            "it, with the same shard_options."
         )
     return (done + 1, 0)
 
@@ -106,8 +106,8 @@ def _check_sampler(state: Mapping[str, Any], text: str | None, layout: Layout) -
         )
     if _without_epochs(saved) != _without_epochs(text):
         raise errors.StateError(
-            f"Grain's state was saved with {saved}, and this loader has {text}. Build the loader with "
-            "the sampler of the state."
+            f"Grain's state was saved with {saved}, and this loader has {text}. Build the loader "
+            "with the sampler of the state."
         )
 
 

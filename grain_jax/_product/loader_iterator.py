@@ -200,7 +200,8 @@ def _stage_name(stage: Any) -> str:
 def _parsed(state: Any) -> Any:
     if not isinstance(state, (bytes, bytearray, str)):
         raise errors.StateError(
-            f"a loader's state is bytes, got {type(state).__name__}. Give what get_state() returned."
+            f"a loader's state is bytes, got {type(state).__name__}. Give what get_state() "
+            "returned."
         )
     try:
         return json.loads(state)
@@ -218,5 +219,3 @@ def _serial_part(state: dict[str, Any]) -> dict[str, Any]:
             "pipeline as it was when the state was saved."
         )
     return part
-
-

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 import traceback
 import types
@@ -17,7 +18,7 @@ def _is_ours(frame: types.TracebackType) -> bool:
 
 
 def user_traceback(trace: types.TracebackType | None) -> types.TracebackType | None:
-    """Returns a traceback without its leading library frames; unchanged if there is nothing else."""
+    """Returns a traceback without its leading library frames, unless there are no others."""
     rest = trace
     while rest is not None and _is_ours(rest):
         rest = rest.tb_next
@@ -55,8 +56,6 @@ def located(error: BaseException, step: str, record: str) -> BaseException:
             "instead of `x *= 2`, or copy first."
         )
     error.add_note(note)
-    try:
+    with contextlib.suppress(AttributeError):  # exceptions with slots: a second note is harmless
         setattr(error, _NOTED, True)
-    except AttributeError:  # exceptions with slots: a second note is harmless
-        pass
     return error.with_traceback(user_traceback(error.__traceback__))

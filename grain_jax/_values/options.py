@@ -62,7 +62,7 @@ def usable_cores() -> int:
 
 
 def _cgroup_cores() -> int:
-    """Returns the cores that cgroup version 2 or 1 grants, rounded up; a large number if unlimited."""
+    """Returns the cores that a cgroup grants, rounded up; a large number if unlimited."""
     unlimited = 1 << 20
     try:
         quota, period = pathlib.Path("/sys/fs/cgroup/cpu.max").read_text().split()

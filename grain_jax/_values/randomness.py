@@ -1,13 +1,14 @@
 """Random generators that depend on where a record stands, and on nothing else.
 
-Every draw comes from Philox (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011)
-with the key (seed, global position) and the counter (0, 0, output number, step number): two records,
-epochs, seeds, flat-map outputs or random steps share no draw.
+Every draw comes from Philox (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC
+2011) with the key (seed, global position) and the counter (0, 0, output number, step number): two
+records, epochs, seeds, flat-map outputs or random steps share no draw.
 """
 
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import numpy as np
 
@@ -47,7 +48,7 @@ class Rekeyed:
         self._generator = np.random.Generator(self._bits)
         self._key = np.array([self._seed, 0], np.uint64)
         self._counter = np.array([0, 0, 0, self._step], np.uint64)
-        self._state = {
+        self._state: Any = {
             "bit_generator": "Philox",
             "state": {"counter": self._counter, "key": self._key},
             "buffer": np.zeros(4, np.uint64),
