@@ -1,13 +1,15 @@
 """The engine: an ordered parallel map over small tasks, in worker processes that share memory.
 
 It knows nothing of datasets. A `Program` is sent to the workers once; a task is `(kind, payload,
-inputs)`; its outputs come back as a `Bundle` of arrays that lie in shared memory. One process starts
-the next: trainer, zygote (one per trainer), helper (one per pool), workers.
+inputs)`; its outputs come back as a `Bundle` of arrays that lie in shared memory. One process
+starts the next: trainer, zygote (one per trainer), helper (one per pool), workers.
 
-    pool.py      what the trainer holds: `Pool`, `Bundle`, deaths, retries, waiting
+    pool.py      what the trainer holds: `Pool`, waiting, the life of the processes
+    ledger.py    tasks and attempts: sent, answered, lost with a worker, sent again
+    bundle.py    the outputs of one task
     slots.py     which slots are free, lent, retired; the byte budget
     launch.py    start and share the zygote, the environment of workers, `keep_alive`, `supported`
-    helper.py    the zygote and the helper: fork or start workers, report deaths, end with the trainer
+    helper.py    the zygote and the helper: start workers, report deaths, end with the trainer
     worker.py    one worker: take a task, run it, answer
     table.py     what each worker is doing, readable after its death
     arena.py     memory files, slots in them, arrays on slots, `is_slot_memory`
@@ -16,6 +18,6 @@ the next: trainer, zygote (one per trainer), helper (one per pool), workers.
     faults.py    a user's exception on its way from a worker to the trainer
     channel.py   sockets that keep messages whole
 
-The order of events that keeps contents right: a slot belongs to one *attempt* at a task. It is free
-again when that attempt has reported and the last array on it is gone, or when its worker is reaped.
+What keeps contents right: a slot belongs to one *attempt* at a task. It is free again when that
+attempt has reported and the last array on it is gone, or when its worker is reaped.
 """

@@ -1,4 +1,4 @@
-"""Shared memory: one sparse file, slots at fixed offsets in it, arrays that keep their slot alive."""
+"""Shared memory: one sparse file, slots at fixed offsets, arrays that keep their slot alive."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def is_slot_memory(array: Any) -> bool:
 
 
 def memory_file(name: str) -> tuple[int, bool]:
-    """Returns a descriptor of a file without a name, and whether it lies on a disk that can be full."""
+    """Returns a file without a name, and whether it lies on a disk that can be full."""
     if hasattr(os, "memfd_create") and os.environ.get("GRAIN_JAX_ENGINE_MEMORY") != "file":
         return os.memfd_create(name, os.MFD_CLOEXEC), False
     descriptor, path = tempfile.mkstemp(prefix=name)
@@ -117,7 +117,7 @@ def memory_file(name: str) -> tuple[int, bool]:
 
 
 def reserve(descriptor: int, offset: int, size: int) -> None:
-    """Takes disk space before it is written through a mapping, where a full disk would be SIGBUS."""
+    """Takes disk space before a mapping writes to it, where a full disk would be SIGBUS."""
     try:
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(descriptor, offset, size)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import array
+import contextlib
 import os
 import socket
 from collections.abc import Sequence
 
 __all__ = ["LIMIT", "adopt", "pair", "receive", "receive_descriptors", "send_descriptors"]
 
-# The largest message anyone sends. The default limit of a datagram is 2 KiB on macOS; the buffer size
-# asked for in `pair` raises it.
+# The largest message anyone sends. The default limit of a datagram is 2 KiB on macOS; the buffer
+# size asked for in `pair` raises it.
 LIMIT = 32 * 1024
 
 
@@ -28,10 +29,8 @@ def pair() -> tuple[socket.socket, socket.socket]:
     ends = socket.socketpair(socket.AF_UNIX, _kind())
     for end in ends:
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
-            try:
+            with contextlib.suppress(OSError):  # else the system's own size has to do
                 end.setsockopt(socket.SOL_SOCKET, option, 4 * LIMIT)
-            except OSError:
-                pass  # the system's own size has to do
     return ends
 
 

@@ -10,8 +10,8 @@ import signal
 import traceback
 from typing import Any
 
-from ..._values.errors import TransformError
-from . import wire
+from grain_jax._execution.engine import wire
+from grain_jax._values.errors import TransformError
 
 __all__ = ["death", "pack_exception", "shorten", "unpack_exception"]
 

@@ -2,13 +2,15 @@
 
 The *zygote*, one per trainer, holds numpy and the engine, never user code, and has one thread: it
 forks a *helper* for each pool in milliseconds. The helper starts workers, reports their deaths, and
-ends them. Both look at least twice a second whether the trainer still lives: the end of file alone is
-not enough, since a forked child of the trainer keeps the sockets open.
+ends them. Both look twice a second whether the trainer still lives: the end of file alone is not
+enough, since a forked child of the trainer keeps the sockets open.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import functools
 import os
 import pickle
 import select
@@ -22,7 +24,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from . import channel
+from grain_jax._execution.engine import channel
 
 __all__ = ["FORCED", "PARCEL_HEAD", "command", "main", "read_settings"]
 
@@ -96,7 +98,8 @@ def main(role: str, parent: str, arguments: str) -> None:
 def _zygote(parent: int, control: socket.socket) -> None:
     import gc
 
-    from . import worker  # noqa: F401  # numpy, cloudpickle and the engine, ready for every fork
+    # numpy, cloudpickle and the engine, ready for every fork
+    from grain_jax._execution.engine import worker  # noqa: F401
 
     gc.collect()
     gc.freeze()  # the collector would otherwise write to, and so copy, every shared page
@@ -113,7 +116,7 @@ def _zygote(parent: int, control: socket.socket) -> None:
         mode, first_row = pickle.loads(message)
         if os.fork() == 0:
             control.close()
-            _run_forked(lambda: _forked_helper(me, mode, first_row, descriptors))
+            _run_forked(functools.partial(_forked_helper, me, mode, first_row, descriptors))
         for descriptor in descriptors:
             os.close(descriptor)
 
@@ -136,11 +139,9 @@ def _forked_helper(zygote: int, mode: str, first_row: int, descriptors: list[int
 
 
 def take_over(settings: dict[str, Any]) -> None:
-    """Makes the trainer's directory, search path, arguments and environment those of this process."""
-    try:
+    """Makes the trainer's directory, search path, arguments and environment our own."""
+    with contextlib.suppress(OSError):  # the trainer's own directory may be gone
         os.chdir(settings["cwd"])
-    except OSError:
-        pass  # the trainer's own directory may be gone
     sys.path[:] = settings["path"]
     sys.argv[:] = settings["argv"]
     for name in set(os.environ) - set(settings["environment"]):
@@ -198,7 +199,7 @@ class _Helper:
     def _load(self) -> bool:
         import gc
 
-        from . import faults, parcel
+        from grain_jax._execution.engine import faults, parcel
 
         try:
             self.loaded = parcel.unpack(self.parcel, self.settings["token"])
@@ -243,7 +244,7 @@ class _Helper:
         self.workers[pid] = number
 
     def _forked_worker(self, helper: int, number: int, row: int) -> None:
-        from . import worker
+        from grain_jax._execution.engine import worker
 
         die_with_parent(helper)
         signal.set_wakeup_fd(-1)
@@ -295,7 +296,7 @@ def _threads() -> int:
 
 
 def _fresh_worker(helper: int, number: int, row: int, *descriptors: int) -> None:
-    from . import worker
+    from grain_jax._execution.engine import worker
 
     if sys.platform == "linux":
         die_with_parent(helper)

@@ -1,7 +1,8 @@
-"""Starts helpers: through the zygote that all pools of a trainer share, or as processes of their own."""
+"""Starts helpers: forks of the zygote that all pools of a trainer share, or new processes."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import signal
@@ -12,8 +13,8 @@ import threading
 import time
 from collections.abc import Sequence
 
-from . import channel, helper
-from .arena import Arena
+from grain_jax._execution.engine import channel, helper
+from grain_jax._execution.engine.arena import Arena
 
 __all__ = [
     "Handle",
@@ -88,10 +89,8 @@ class _Zygote:
         return self.process.poll() is None
 
     def stop(self) -> None:
-        try:
+        with contextlib.suppress(OSError):  # gone already
             self.control.send(b"stop")
-        except OSError:
-            pass  # it is gone already
         self.control.close()
         _reap(self.process)
 
@@ -244,17 +243,13 @@ class Helper:
             self._handle.close()
 
     def _tell(self, message: bytes) -> None:
-        try:
+        with contextlib.suppress(OSError):  # gone; the end of file tells
             self.control.send(message)
-        except OSError:
-            pass  # it is gone; the end of file tells
 
     def _kill(self) -> None:
         if self.pid:
-            try:
+            with contextlib.suppress(OSError):  # gone already
                 os.kill(self.pid, signal.SIGKILL)
-            except OSError:
-                pass  # gone already
 
     def _ended(self, seconds: float, kill: bool) -> bool:
         if kill:
@@ -306,7 +301,8 @@ class Helper:
 
 def default_mode() -> str:
     """Returns how workers start where nobody says."""
-    return "fork_loaded" if sys.platform == "linux" else "fresh"
+    chosen = os.environ.get("GRAIN_JAX_ENGINE_MODE")
+    return chosen or ("fork_loaded" if sys.platform == "linux" else "fresh")
 
 
 def settings(arena: Arena, workers: int, rows: int) -> dict[str, object]:

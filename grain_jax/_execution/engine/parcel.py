@@ -1,4 +1,4 @@
-"""The pipeline on its way to the workers: once, as a memory file, large buffers beside the pickle."""
+"""The pipeline on its way to the workers: one memory file, large buffers beside the pickle."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any
 
 import cloudpickle
 
-from ..._values.errors import InvalidTypeError
-from . import arena, wire
+from grain_jax._execution.engine import arena, wire
+from grain_jax._values.errors import InvalidTypeError
 
 __all__ = ["pack", "unpack"]
 
@@ -48,7 +48,7 @@ def _keep(large: list[memoryview], buffer: pickle.PickleBuffer) -> bool:
     return False
 
 
-def pack(program: Any, settings: dict[str, Any], token: str) -> tuple[int, bool, wire.Registry]:
+def pack(program: Any, settings: dict[str, Any], token: str) -> tuple[int, wire.Registry]:
     """Writes a program to a memory file.
 
     Args:
@@ -57,8 +57,7 @@ def pack(program: Any, settings: dict[str, Any], token: str) -> tuple[int, bool,
         token: the name of the registry, unique in the trainer.
 
     Returns:
-        The descriptor of the file, whether it lies on a disk, and the registry of what the script
-        defines.
+        The descriptor of the file, and the registry of what the script defines.
 
     Raises:
         InvalidTypeError: part of the program does not pickle; the text names it.
@@ -91,7 +90,7 @@ def pack(program: Any, settings: dict[str, Any], token: str) -> tuple[int, bool,
     except BaseException:
         os.close(descriptor)
         raise
-    return descriptor, on_disk, wire.Registry(token, by_value)
+    return descriptor, wire.Registry(token, by_value)
 
 
 def _buffers_start(*lengths: int) -> int:

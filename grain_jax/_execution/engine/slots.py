@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import collections
+import os
 import weakref
 from typing import Any
 
-from .arena import Arena, Memory
-from .table import Table
+from grain_jax._execution.engine.arena import Arena, Memory
+from grain_jax._execution.engine.table import Table
 
 __all__ = ["Slots"]
 
@@ -33,8 +34,8 @@ class Slots:
         self._resident = 0
         self._lent: dict[int, _Lent] = {}
         self._parked: list[int] = []
-        # Finalizers run anywhere, also inside an allocation of another thread: this one appends to a
-        # deque and does nothing else.
+        # Finalizers run anywhere, also inside an allocation of another thread: this one appends to
+        # a deque and does nothing else.
         self._returned: collections.deque[_Lent] = collections.deque()
 
     @property
@@ -80,7 +81,7 @@ class Slots:
         self._free.append(slot)
 
     def retire(self, slot: int) -> None:
-        """Notes that a slot must not be used again: a process that is not reaped may write to it."""
+        """Notes that a slot must not be used again: a process not reaped may write to it."""
         self._resident -= self._bytes.pop(slot, 0)
 
     def collect(self) -> None:
@@ -112,9 +113,7 @@ class Slots:
 
 
 def default_budget() -> int:
-    """Returns the bytes that slots may hold when nobody says: an eighth of memory, at most 2 GiB."""
-    import os
-
+    """Returns the bytes that slots may hold when nobody says: an eighth of memory, up to 2 GiB."""
     try:
         total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .arena import Arena, Memory
+from grain_jax._execution.engine.arena import Arena, Memory
 
 __all__ = ["RECEIVING", "RUNNING", "STARTING", "Table"]
 
@@ -21,8 +21,8 @@ _CELL = 64  # bytes; one cache line a worker
 class Table:
     """Slot 0 of the arena: a generation, a cell for each worker, and who retains which slot.
 
-    A cell is written by one worker and read by the trainer. Every field is an aligned 64-bit integer,
-    so that no reader sees half of one. A row of a dead worker is used again by its replacement.
+    A cell is written by one worker and read by the trainer. Every field is an aligned 64-bit
+    integer, so that no reader sees half of one. The row of a dead worker goes to its replacement.
     """
 
     def __init__(self, arena: Arena, rows: int) -> None:

@@ -1,8 +1,8 @@
 """Tasks and outputs as bytes.
 
-A result is one region of a slot: a fixed header, `info`, the places of foreign buffers, and the pickled
-list of outputs. Arrays in it are (offset, shape, strides, dtype); their bytes lie elsewhere in the
-slot. What travels over a socket is only where the region is, one struct of fixed size.
+A result is one region of a slot: a fixed header, `info`, the places of foreign buffers, and the
+pickled list of outputs. Arrays in it are (offset, shape, strides, dtype); their bytes lie elsewhere
+in the slot. What travels over a socket is only where the region is, one struct of fixed size.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import cloudpickle
 import numpy as np
 import numpy.typing as npt
 
-from .arena import Memory, Slot
+from grain_jax._execution.engine.arena import Memory, Slot
 
 __all__ = [
     "DONE",
@@ -60,22 +60,18 @@ class Registry:
     original, so that `isinstance` holds in the trainer.
     """
 
-    _all: weakref.WeakValueDictionary[str, Registry] = weakref.WeakValueDictionary()
-
     def __init__(self, token: str, objects: Sequence[Any]) -> None:
         self.token = token
         self.objects = list(objects)
         self.numbers = {id(item): number for number, item in enumerate(self.objects)}
-        self._all[token] = self
+        _registries[token] = self
 
-    @classmethod
-    def find(cls, token: str, number: int) -> Any:
-        """Returns this process's own object for a number."""
-        return cls._all[token].objects[number]
+
+_registries: weakref.WeakValueDictionary[str, Registry] = weakref.WeakValueDictionary()
 
 
 def _known(token: str, number: int) -> Any:
-    return Registry.find(token, number)
+    return _registries[token].objects[number]
 
 
 def _array(base: Any, offset: int, shape: Any, strides: Any, code: Any) -> npt.NDArray[Any]:
@@ -127,7 +123,7 @@ class _Buffers:
 
 
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc, unused-ignore]
-    """Pickles by value what the script defines, by number what the registry has, arrays by offset."""
+    """Pickles the script's classes by value or by number, and arrays by their offset in a slot."""
 
     def __init__(
         self, file: io.BytesIO, registry: Registry | None, slot: Slot | None = None
@@ -213,7 +209,7 @@ def encode(
     return start, length
 
 
-def decode_info(memory: Memory, offset: int, length: int) -> tuple[int, Any]:
+def decode_info(memory: Memory, offset: int) -> tuple[int, Any]:
     """Returns the number of outputs and the info of a result."""
     count, extra, _, _ = _HEAD.unpack_from(memory.data, offset)
     if not extra:
@@ -226,7 +222,7 @@ def _part(memory: Memory, start: int, size: int) -> npt.NDArray[np.uint8]:
     return np.ndarray((size,), np.uint8, memory, start)
 
 
-def decode_outputs(memory: Memory, offset: int, length: int) -> list[Any]:
+def decode_outputs(memory: Memory, offset: int) -> list[Any]:
     """Returns the outputs of a result; their arrays are views on `memory`."""
     _, extra, foreign, body = _HEAD.unpack_from(memory.data, offset)
     start = offset + _HEAD.size + extra

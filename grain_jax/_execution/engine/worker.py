@@ -11,9 +11,9 @@ import traceback
 import weakref
 from typing import Any
 
-from . import channel, faults, parcel, wire
-from .arena import Arena, Memory, Slot
-from .table import Table
+from grain_jax._execution.engine import channel, faults, parcel, wire
+from grain_jax._execution.engine.arena import Arena, Memory, Slot
+from grain_jax._execution.engine.table import Table
 
 __all__ = ["work"]
 
@@ -72,11 +72,11 @@ class _Worker:
         """Runs the program on one task and writes its outputs to the slot."""
         kind, payload, sources = pickle.loads(body)
         rows: list[Any] = []
-        for index, offset, length, extent, chosen in sources:
+        for index, offset, _, extent, chosen in sources:
             memory = inputs.get(index)
             if memory is None or memory.size < extent:
                 memory = inputs[index] = self.arena.memory(index, extent)
-            outputs = wire.decode_outputs(memory, offset, length)
+            outputs = wire.decode_outputs(memory, offset)
             rows.extend(outputs[row] for row in chosen)
             del memory, outputs
         outputs, info = self.program.run(kind, payload, rows, slot.allocate)

@@ -1,0 +1,44 @@
+"""The outputs of one task, as they lie in a slot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from grain_jax._execution.engine import arena, wire
+
+__all__ = ["Bundle"]
+
+
+class Bundle:
+    """The outputs of one task, in one slot, not decoded yet.
+
+    The slot is used again only when the bundle and every array of `load` is gone.
+    """
+
+    __slots__ = ("_copy", "_count", "_memory", "_registry", "info", "place", "pool")
+
+    def __init__(
+        self,
+        pool: str,
+        place: tuple[int, int, int, int],
+        memory: arena.Memory,
+        registry: wire.Registry,
+        copy: bool,
+    ) -> None:
+        self.pool = pool
+        self.place = place  # slot, offset, length, bytes of the slot in use
+        self._memory = memory
+        self._registry = registry  # keeps it findable for `load`
+        self._copy = copy
+        self._count, self.info = wire.decode_info(memory, place[1])
+
+    def __len__(self) -> int:
+        return self._count
+
+    def load(self) -> list[Any]:
+        """Returns the outputs; their arrays are writable views on the slot, or on a copy of it."""
+        memory = self._memory
+        if self._copy:
+            memory = arena.private_memory(self.place[3])
+            memory[:] = self._memory
+        return wire.decode_outputs(memory, self.place[1])

@@ -1,0 +1,291 @@
+"""The account of tasks: which are asked for, under way, answered; what a death has lost.
+
+It talks to workers through two sockets and the table, and knows nothing of processes. Its owner
+keeps threads apart.
+"""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from grain_jax._execution.engine import channel, faults, table, wire
+from grain_jax._execution.engine.arena import Arena
+from grain_jax._execution.engine.bundle import Bundle
+from grain_jax._execution.engine.slots import Slots
+from grain_jax._values.errors import InvalidValueError, WorkerError
+
+__all__ = ["Ledger"]
+
+_INLINE = 4096  # bytes; a longer task is written to its slot
+
+
+class _Task:
+    __slots__ = ("body", "deaths", "inputs", "label", "ticket")
+
+    def __init__(self, ticket: int, body: bytes, inputs: list[Bundle], label: str) -> None:
+        self.ticket = ticket
+        self.body = body
+        self.inputs = inputs  # kept until every attempt has reported
+        self.label = label
+        self.deaths = 0
+
+
+class Ledger:
+    """Tasks, and the attempts at them. A slot belongs to an attempt until that has reported."""
+
+    def __init__(
+        self,
+        arena: Arena,
+        cells: table.Table,
+        slots: Slots,
+        registry: wire.Registry,
+        workers: int,
+        restarts: int,
+        capacity: int,
+    ) -> None:
+        self.broken: BaseException | None = None  # why no task can be answered any more
+        self.last_report = time.monotonic()
+        self.tasks: socket.socket
+        self.results: socket.socket
+        self._arena = arena
+        self._table = cells
+        self._slots = slots
+        self._registry = registry
+        self._workers = workers
+        self._restarts = restarts
+        self._capacity = capacity
+        self._first_row = 0
+        self._tickets = itertools.count()
+        self._attempts = itertools.count(1)
+        self._open: dict[int, _Task] = {}  # not answered yet
+        self._answers: dict[int, Bundle | BaseException] = {}
+        self._flying: dict[int, tuple[_Task, int]] = {}  # attempt -> its task and slot
+        self._waiting: deque[_Task] = deque()  # could not be sent yet
+        self._limbo: set[int] = set()  # attempts that a worker may have taken to its grave
+        self._latest: dict[int, int] = {}  # row -> last attempt that its worker reported
+        self._lost_starts = 0
+
+    def connect(self, tasks: socket.socket, results: socket.socket, first_row: int) -> None:
+        """Names the sockets to the workers, and the first of their rows in the table."""
+        self.tasks = tasks
+        self.results = results
+        self._first_row = first_row
+
+    # What the owner asks for.
+
+    def add(
+        self, kind: int, payload: Any, inputs: Sequence[tuple[Bundle, Sequence[int]]], label: str
+    ) -> int:
+        """Hands a task out, now or when there is room, and returns its ticket."""
+        places = []
+        for bundle, rows in inputs:
+            if bundle.pool != self._registry.token:
+                raise InvalidValueError("a bundle can be the input of its own pool only")
+            places.append((*bundle.place, [int(row) for row in rows]))
+        body = wire.dumps((kind, payload, places), self._registry)
+        task = _Task(next(self._tickets), body, [bundle for bundle, _ in inputs], label)
+        self._open[task.ticket] = task
+        self._waiting.append(task)
+        self.flush()
+        return task.ticket
+
+    def answered(self, ticket: int) -> bool:
+        """Whether the answer of a ticket is here."""
+        return ticket in self._answers
+
+    def collect(self, ticket: int) -> Bundle | None:
+        """Returns the answer of a ticket, once, or raises it; None while there is none."""
+        answer = self._answers.pop(ticket, None)
+        if isinstance(answer, Bundle):
+            return answer
+        if answer is not None:
+            raise answer
+        if self.broken is not None:
+            raise self.broken
+        if ticket not in self._open:
+            raise InvalidValueError(f"ticket {ticket} is collected, cancelled or unknown")
+        return None
+
+    def forget(self) -> None:
+        """Forgets all tasks; their slots come back when their attempts have reported."""
+        self._table.generation += 1
+        self._open.clear()
+        self._answers.clear()
+        self._waiting.clear()
+
+    # Sending.
+
+    def flush(self) -> None:
+        """Sends what waits, as far as there is room."""
+        while self._waiting:
+            task = self._waiting[0]
+            if self._is_open(task) and not self._send(task):
+                return
+            self._waiting.popleft()
+
+    def _is_open(self, task: _Task) -> bool:
+        return self._open.get(task.ticket) is task
+
+    def _send(self, task: _Task) -> bool:
+        slot = self._slots.acquire()
+        if slot is None:
+            return False
+        attempt = next(self._attempts)
+        in_slot = len(task.body) if len(task.body) > _INLINE else 0
+        head = wire.TASK.pack(self._table.generation, attempt, slot, in_slot)
+        try:
+            if in_slot:
+                self._arena.write(slot, task.body)
+            self.tasks.send(head if in_slot else head + task.body)
+        except (BlockingIOError, ConnectionError):
+            self._slots.release(slot)
+            return False
+        except BaseException:
+            self._slots.release(slot)
+            raise
+        self._flying[attempt] = (task, slot)
+        return True
+
+    # Receiving.
+
+    def drain(self) -> bool:
+        """Takes all reports that have arrived; whether there were any."""
+        any_came = False
+        while message := channel.receive(self.results):
+            any_came = True
+            self._take(message)
+        if any_came:
+            self.last_report = time.monotonic()
+        return any_came
+
+    def _take(self, message: bytes) -> None:
+        attempt, row, status, offset, length, end = wire.REPORT.unpack_from(message)
+        error = message[wire.REPORT.size :]
+        worker = f"worker {row % self._workers}"
+        if status == wire.LOST_START:
+            self.broken = faults.unpack_exception(error, f"{worker}, as it loaded the pipeline")
+            return
+        self._latest[row] = attempt
+        if self._limbo:
+            self._settle_limbo()
+        flight = self._flying.pop(attempt, None)
+        if flight is None:
+            return  # of a helper that is gone
+        task, slot = flight
+        self._limbo.discard(attempt)
+        self._slots.grown(slot, end)
+        if status & wire.RETAINED:
+            self._slots.suspects.update((slot, *(bundle.place[0] for bundle in task.inputs)))
+            status &= ~wire.RETAINED
+        if not self._is_open(task) or status == wire.SKIPPED:
+            self._slots.release(slot)
+            return
+        del self._open[task.ticket]
+        if status == wire.FAILED:
+            self._slots.release(slot)
+            self._answers[task.ticket] = faults.unpack_exception(error, worker)
+        else:
+            self._answers[task.ticket] = self._bundle((slot, offset, length, end))
+
+    def _bundle(self, place: tuple[int, int, int, int]) -> Bundle | BaseException:
+        slot, _, _, end = place
+        memory = self._arena.memory(slot, end)
+        self._slots.lend(slot, memory)
+        crowded = not self._slots.trim() or self._slots.available() < self._capacity
+        try:
+            return Bundle(self._registry.token, place, memory, self._registry, crowded)
+        except Exception as unreadable:  # for the one who asks for this ticket
+            return unreadable
+
+    # Deaths.
+
+    def bury(self, number: int, pid: int, exit_code: int) -> bool:
+        """Takes note of a dead and reaped worker; whether another one makes sense."""
+        self.drain()  # what it has sent counts
+        row = self._first_row + number
+        state, attempt, _, _ = self._table.read(row)
+        self._table.clear(row)
+        self._latest[row] = 0
+        self.last_report = time.monotonic()
+        worker = f"worker {number} (pid {pid})"
+        if state == table.STARTING:
+            self._lost_starts += 1
+            if self._lost_starts > self._restarts:
+                self.broken = WorkerError(
+                    f"workers die as they load the pipeline; the last was {worker}, with "
+                    f"{faults.death(exit_code)}"
+                )
+                return False
+        elif state == table.RUNNING and attempt in self._flying:
+            self._lose(attempt, worker, exit_code)
+        elif state == table.RECEIVING:
+            self._repeat_what_may_be_lost()
+        return True
+
+    def _lose(self, attempt: int, worker: str, exit_code: int) -> None:
+        task, slot = self._flying.pop(attempt)
+        self._limbo.discard(attempt)
+        self._slots.release(slot)  # its worker is reaped: nobody writes there any more
+        if not self._is_open(task):
+            return
+        task.deaths += 1
+        if task.deaths <= self._restarts:
+            self._waiting.appendleft(task)
+            return
+        del self._open[task.ticket]
+        times = "once" if task.deaths == 1 else f"{task.deaths} times"
+        self._answers[task.ticket] = WorkerError(
+            f"a worker process died {times} at {task.label or 'the same task'}; the last was "
+            f"{worker}, with {faults.death(exit_code)}"
+        )
+
+    def _repeat_what_may_be_lost(self) -> None:
+        # It died between taking a task and saying so, or while it had none. What no other worker is
+        # at may be lost: a second attempt in another slot does no harm.
+        cells = [self._table.read(row) for row in range(self._table.rows)]
+        held = {attempt for state, attempt, _, _ in cells if state == table.RUNNING}
+        for attempt, (task, _) in sorted(self._flying.items(), reverse=True):
+            if attempt not in held and attempt not in self._limbo:
+                self._limbo.add(attempt)
+                if self._is_open(task):
+                    self._waiting.appendleft(task)
+
+    def _settle_limbo(self) -> None:
+        # Tasks are taken in the order sent. When every worker has reported a later attempt, none
+        # will report this one any more.
+        rows = range(self._first_row, self._first_row + self._workers)
+        passed = min(self._latest.get(row, 0) for row in rows)
+        for attempt in [attempt for attempt in self._limbo if attempt < passed]:
+            self._limbo.discard(attempt)
+            self._slots.release(self._flying.pop(attempt)[1])
+
+    def abandon(self) -> None:
+        """Takes note that all workers die unseen: their slots are never used again."""
+        self.drain()
+        again = {task.ticket: task for task in self._waiting}
+        for task, slot in self._flying.values():
+            self._slots.retire(slot)
+            if self._is_open(task):
+                again[task.ticket] = task
+        self._flying.clear()
+        self._limbo.clear()
+        self._waiting = deque(again[ticket] for ticket in sorted(again))
+        for row in range(self._first_row, self._first_row + self._workers):
+            self._table.clear(row)
+
+    def activity(self) -> str:
+        """Returns what each worker is doing, in words."""
+        busy = []
+        for number in range(self._workers):
+            state, attempt, seconds, pid = self._table.read(self._first_row + number)
+            if state == table.RUNNING and attempt in self._flying:
+                label = self._flying[attempt][0].label or "a task"
+                busy.append(f"worker {number} (pid {pid}): {label}, for {seconds:.1f} s")
+            elif state == table.STARTING:
+                busy.append(f"worker {number}: loading the pipeline")
+        return "; ".join(busy) or "nothing"
