@@ -6,6 +6,7 @@ import contextlib
 import copy
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
@@ -15,6 +16,7 @@ from grain_jax._execution.ahead import RunAhead, refuse_in_fork
 from grain_jax._execution.lending import Lent, Owner, borrow, refuse_lent, require_state
 from grain_jax._values.checkpointable import StatefulCheckpointable
 from grain_jax._values.errors import ClosedError, InvalidTypeError
+from grain_jax._values.faults import user_traceback
 
 __all__ = ["SKIP", "AheadIterator", "known_length"]
 
@@ -23,9 +25,9 @@ T = TypeVar("T")
 SKIP: Any = object()
 _NOWHERE: Any = object()
 
-# `close()` returns within a second: this long for the source to return by itself, this long for
-# its `close` where it does not, and this long for the thread after that.
-_PATIENCE, _CLOSING, _LAST_WAIT = 0.45, 0.3, 0.15
+# `close()` returns within a second, whatever the source does: it gets this long to return by itself
+# (less where it is to be closed anyway), its `close` that long, and all together so much.
+_PATIENCE, _SHORT_PATIENCE, _CLOSING, _CLOSED_AFTER = 0.45, 0.1, 0.3, 0.9
 
 
 class AheadIterator(StatefulCheckpointable, Generic[T]):
@@ -56,11 +58,11 @@ class AheadIterator(StatefulCheckpointable, Generic[T]):
         self._convert = convert
         self._buffer_size = buffer_size
         # The iterator over a collection is made here, and so is ours to close.
-        self._closes = [self._lent.close] if close_source or iterator is not source else []
-        self._unblocks = [self._lent.close]
-        if iterator is not source and hasattr(source, "close"):
-            self._unblocks.append(source.close)
-            self._closes += [source.close] if close_source else []
+        self._made = iterator is not source
+        self._unblocks = [_Once(self._lent.close)]
+        if self._made and hasattr(source, "close"):
+            self._unblocks.append(_Once(source.close))
+        self._closes = self._unblocks if close_source else self._unblocks[: int(self._made)]
         self._run: RunAhead[tuple[T, Any]] | None = None
         self._former: RunAhead[tuple[T, Any]] | None = None
         self._pending: tuple[T, Any] | None = None
@@ -74,10 +76,17 @@ class AheadIterator(StatefulCheckpointable, Generic[T]):
 
     def __next__(self) -> T:
         refuse_lent(self, self._owner)
-        return self._next()
+        try:
+            return self._next()
+        except BaseException as error:
+            error.__traceback__ = user_traceback(error.__traceback__)
+            raise
 
     def start_prefetch(self) -> None:
         """Starts reading ahead now rather than at the first `next`."""
+        if self._owner is not None:
+            self._owner.start_prefetch()
+            return
         with self._lock:
             self._check()
             if not self._exhausted:
@@ -119,15 +128,19 @@ class AheadIterator(StatefulCheckpointable, Generic[T]):
             return
         self._closed = True
         runs = [run for run in (self._run, self._former) if run is not None]
+        self._run = self._former = self._pending = None
         for run in runs:
             run.stop()
-        if all(run.join(_PATIENCE) for run in runs):
+        # What was made here is closed in any case, so there is no point in waiting long.
+        deadline = time.monotonic() + _CLOSED_AFTER
+        patience = _SHORT_PATIENCE if self._made else _PATIENCE
+        ended = all(run.join(patience) for run in runs)
+        if not ended:
+            _call_within(self._unblocks, _CLOSING)
+            ended = all(run.join(max(0.0, deadline - time.monotonic())) for run in runs)
+        if ended:
             for close in self._closes:
                 close()
-            return
-        _call_within(self._unblocks, _CLOSING)
-        for run in runs:
-            run.join(_LAST_WAIT)
 
     def __enter__(self) -> Self:
         return self
@@ -263,10 +276,16 @@ class _Borrower:
         return copy.deepcopy(self.position())
 
     def set_state(self, state: Any) -> None:
+        self._living().set_state(state)
+
+    def start_prefetch(self) -> None:
+        self._living().start_prefetch()
+
+    def _living(self) -> AheadIterator[Any]:
         outer = self._outer()
         if outer is None:
             raise ClosedError("the iterator that this one was given to is gone. Make both anew.")
-        outer.set_state(state)
+        return outer
 
 
 class _Loan:
@@ -325,7 +344,24 @@ def _iterate(source: Any) -> Iterator[Any]:
     return iter(source)
 
 
-def _call_within(calls: list[Callable[[], None]], seconds: float) -> None:
+class _Once:
+    """A call that is made until it has succeeded, or is under way."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._call = call
+        self._called = False
+
+    def __call__(self) -> None:
+        if not self._called:
+            self._called = True
+            try:
+                self._call()
+            except BaseException:
+                self._called = False
+                raise
+
+
+def _call_within(calls: list[_Once], seconds: float) -> None:
     """Calls each in turn, in a thread that is left behind if one of them does not return."""
 
     def call_all() -> None:

@@ -25,6 +25,9 @@ class Owner(Protocol):
     def set_state(self, state: Any) -> None:
         """Moves there, dropping what was read ahead."""
 
+    def start_prefetch(self) -> None:
+        """Starts reading ahead."""
+
 
 class Lent(Protocol):
     """An iterator in the hands of its borrower."""

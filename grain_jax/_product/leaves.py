@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from grain_jax._execution.engine.arena import is_slot_memory
 from grain_jax._values.errors import InvalidTypeError, InvalidValueError
 from grain_jax._values.memory import is_owned, owned_empty
 
@@ -122,7 +123,7 @@ def _is_long(dtype: np.dtype[Any]) -> bool:
 
 def _is_safe(array: Array) -> bool:
     """Whether nobody can write to this memory any more: ours, or read-only down to its owner."""
-    if is_owned(array):
+    if is_owned(array) or is_slot_memory(array):
         return True
     base: Any = array
     while isinstance(base, np.ndarray):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -242,6 +243,50 @@ def test_a_lent_iterator_belongs_to_its_borrower() -> None:
         assert list(outer) == [7, 8]
 
 
+def test_start_prefetch_of_a_lent_iterator_starts_its_borrower() -> None:
+    source = Counter(9)
+    inner = ahead(source)
+    outer = ahead(inner)
+    inner.set_state({"next": 2})
+    inner.start_prefetch()
+    wait_until(lambda: source.position == {"next": 8})
+    assert next(outer) == 2
+    outer.close()
+    inner.close()
+
+
+def test_a_generator_that_was_made_here_is_closed_whether_it_is_slow_or_not() -> None:
+    ended: list[str] = []
+
+    class Collection:
+        def __init__(self, pause: float) -> None:
+            self.pause = pause
+
+        def __iter__(self) -> Iterator[int]:
+            try:
+                while True:
+                    yield 1
+                    time.sleep(self.pause)
+            finally:
+                ended.append(threading.current_thread().name)
+
+    for pause in (0.0, 0.3):
+        iterator = ahead(Collection(pause), size=2)
+        next(iterator)
+        iterator.close()
+    assert ended == ["MainThread"] * 2
+
+
+def test_tracebacks_begin_with_the_user() -> None:
+    def convert(x: int) -> int:
+        raise ValueError("mine")
+
+    with ahead(Counter(3), convert) as iterator, pytest.raises(ValueError, match="mine") as caught:
+        next(iterator)
+    names = [entry.name for entry in caught.traceback]
+    assert names == ["test_tracebacks_begin_with_the_user", "convert"]
+
+
 def test_iterators_run_ahead_one_behind_another() -> None:
     first = LendingCounter(9)
     second = ahead(first, lambda x: x + 100)
@@ -394,3 +439,69 @@ def test_what_is_no_source_is_refused() -> None:
     for source in (3, {"x": 1}, "text", None):
         with pytest.raises(InvalidTypeError, match=f"a {type(source).__name__} is no source"):
             ahead(source)
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="signals reach no chosen thread")
+def test_an_interrupted_wait_loses_nothing() -> None:
+    gate = threading.Event()
+
+    def slow() -> Iterator[int]:
+        yield 0
+        gate.wait(30)
+        yield from (1, 2, 3)
+
+    def interrupt() -> None:
+        time.sleep(0.1)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)  # type: ignore[arg-type]
+
+    with ahead(slow()) as iterator:
+        assert next(iterator) == 0
+        for _ in range(2):
+            interrupter = threading.Thread(target=interrupt)
+            interrupter.start()
+            with pytest.raises(KeyboardInterrupt):
+                next(iterator)
+            interrupter.join()
+        gate.set()
+        assert list(iterator) == [1, 2, 3]
+
+
+def test_set_state_waits_for_a_read_that_is_under_way() -> None:
+    reading, gate = threading.Event(), threading.Event()
+
+    class Slow(Counter):
+        inside = 0
+
+        def __next__(self) -> int:
+            assert not self.inside
+            self.inside += 1
+            if self.position["next"] == 2:
+                reading.set()
+                gate.wait(30)
+            result = super().__next__()
+            self.inside -= 1
+            return result
+
+    with ahead(Slow(9)) as iterator:
+        assert next(iterator) == 0
+        assert reading.wait(10)
+        threading.Timer(0.1, gate.set).start()
+        iterator.set_state({"next": 6})
+        assert gate.is_set()
+        assert list(iterator) == [6, 7, 8]
+
+
+def test_two_threads_may_take_turns() -> None:
+    taken: list[int] = []
+    with ahead(Counter(400)) as iterator:
+
+        def take() -> None:
+            taken.extend(iterator)
+
+        takers = [threading.Thread(target=take) for _ in range(3)]
+        for taker in takers:
+            taker.start()
+        for taker in takers:
+            taker.join(30)
+        assert iterator.get_state() == {"next": 400}
+    assert sorted(taken) == list(range(400))
