@@ -163,6 +163,8 @@ class _Plan:
 def _put(
     shardings: list[Sharding], arrays: list[Array | jax.Array], shapes: list[Shape]
 ) -> list[jax.Array]:
-    # In one call: JAX groups the transfers.
     make: Any = jax.make_array_from_process_local_data
+    if jax.process_count() > 1:
+        return [make(*leaf) for leaf in zip(shardings, arrays, shapes, strict=True)]
+    # In one call JAX groups the transfers, which it does for one process only.
     return make(shardings, arrays, shapes)  # type: ignore[no-any-return]

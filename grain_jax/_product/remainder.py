@@ -21,8 +21,8 @@ class Rows:
     Args:
       rule: "error", "drop" or "pad"; None takes every element as it is.
       mask_key: where the mask goes with "pad".
-      described: (rows of a full batch, rows of the last one or None where that is not known), or
-        None if the source does not say.
+      described: rows of a full batch, and of the last one if that is short or else None; None if
+        the source does not say.
 
     Raises:
       InvalidValueError: for another rule, and for "error" if it is known that the last is short.
@@ -56,10 +56,11 @@ class Rows:
 
     @property
     def last_is_short(self) -> bool | None:
-        """Whether the last batch is known to be short; None if nothing is known."""
-        if self.described is None or self.described[1] is None:
+        """Whether the last batch is short; None if nobody knows."""
+        if self.described is None:
             return None
-        return self.described[1] != self.described[0]
+        full, last = self.described
+        return last is not None and last != full
 
     def length(self, elements: int | None) -> int | None:
         """How many batches come out of a source with this many; None where nobody can know."""

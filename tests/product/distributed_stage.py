@@ -124,7 +124,6 @@ SCENES: dict[str, Callable[[int], Any]] = {
 def main() -> None:
     address, count, process = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     jax.config.update("jax_platforms", "cpu")
-    jax.config.update("jax_num_cpu_devices", 2)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(address, count, process)
     print(json.dumps({name: scene(process) for name, scene in SCENES.items()}))

@@ -134,7 +134,9 @@ def test_other_dtypes_arrive_as_jax_casts_them(dtype: str, expected: str) -> Non
 
 def test_with_64_bit_types_on_they_stay() -> None:
     x = np.array([2**40, -(2**50), 0, 1])
-    with jax.enable_x64(True):
+    # In older versions of JAX it is in `jax.experimental`.
+    module: Any = jax if hasattr(jax, "enable_x64") else jax.experimental
+    with module.enable_x64(True):
         placed = one({"x": x, "y": x / 3})
     assert (placed["x"].dtype, placed["y"].dtype) == (np.int64, np.float64)
     np.testing.assert_array_equal(placed["x"], x)
@@ -320,7 +322,12 @@ def test_bad_arguments_are_refused_at_once(
 
 
 def test_an_abstract_mesh_is_refused() -> None:
-    abstract = NamedSharding(AbstractMesh((4,), ("data",)), P("data"))
+    # Older versions of JAX want one tuple of pairs.
+    try:
+        mesh = AbstractMesh((4,), ("data",))
+    except TypeError:
+        mesh = AbstractMesh((("data", 4),))
+    abstract = NamedSharding(mesh, P("data"))
     with pytest.raises(InvalidTypeError, match="abstract mesh, which has no devices"):
         prefetch_to_device([np.zeros(4)], abstract)
 
@@ -354,7 +361,7 @@ def test_what_is_no_source_is_refused(source: Any) -> None:
         (
             {"ok": np.zeros((4, 2)), "x": np.zeros(4)},
             lambda: sharded("data", "model", shape=(2, 2)),
-            r"batch\['x'\] has rank 1.*P\('data', 'model'\).* is for rank 2 or more. Give a tree of"
+            r"batch\['x'\] has rank 1.*\('data', 'model'\).* is for rank 2 or more. Give a tree of"
             r" shardings, with a PartitionSpec of at most 1 entries for this leaf",
         ),
         (

@@ -23,8 +23,8 @@ def seen() -> list[dict[str, Any]]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    env.pop("XLA_FLAGS", None)
+    two_devices = "--xla_force_host_platform_device_count=2"
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "XLA_FLAGS": two_devices}
     command = [sys.executable, "-m", "tests.product.distributed_stage", address, "2"]
     processes = [
         subprocess.Popen(
