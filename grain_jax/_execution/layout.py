@@ -85,10 +85,8 @@ class Layout:
             total += lane.units - done
         return total
 
-    def to_json(self, position: Position, segments: list[Segment]) -> dict[str, Any]:
-        """Returns a position as a JSON value."""
-        if self.is_elastic(segments, position.sparse):
-            return {"elastic": True, "position": self.global_position(position, segments)}
+    def to_json(self, position: Position) -> dict[str, Any]:
+        """Returns a position, with the shard it belongs to, as a JSON value."""
         return {
             "elastic": False,
             "base": position.base,

@@ -16,17 +16,24 @@ __all__ = ["decode", "encode"]
 _VERSION = 1
 
 
-def encode(pipeline: Pipeline, mark: Mapping[str, Any]) -> dict[str, Any]:
+def encode(
+    pipeline: Pipeline, mark: Mapping[str, Any], *, elastic: bool = True
+) -> dict[str, Any]:
     """Returns the position of a pipeline as a JSON value.
 
     Args:
       pipeline: whose position.
       mark: its fingerprint.
+      elastic: whether one number for all shards may do, where it says everything.
     """
-    layout = pipeline.layout
+    layout, position, segments = pipeline.layout, pipeline.position, pipeline.segments
+    if elastic and layout.is_elastic(segments, position.sparse):
+        where = {"elastic": True, "position": layout.global_position(position, segments)}
+    else:
+        where = layout.to_json(position)
     return {
         "grain_jax": _VERSION,
-        **layout.to_json(pipeline.position, pipeline.segments),
+        **where,
         "lanes": layout.lanes,
         "pipeline": dict(mark),
     }

@@ -126,9 +126,9 @@ class DataLoaderIterator(checkpointable.StatefulCheckpointable, Iterator[Any]):
         return (self._serial or self._pipeline).next()
 
     def _state(self) -> bytes:
-        state = states.encode(self._pipeline, self._mark)
+        state = states.encode(self._pipeline, self._mark, elastic=self._serial is None)
         if self._serial is not None:
-            state.update(elastic=False, serial=self._serial.state())
+            state["serial"] = self._serial.state()
         return json.dumps(state).encode()
 
     def _go_to(self, state: Any) -> None:
