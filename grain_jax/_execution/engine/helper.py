@@ -195,6 +195,8 @@ class _Helper:
             self._watch(wake)
         finally:
             self._end_workers()
+            with contextlib.suppress(OSError):
+                self.say("bye")  # datagram sockets have no end of file
 
     def _load(self) -> bool:
         import gc

@@ -265,17 +265,17 @@ class Helper:
                 continue
             except OSError:
                 return True
-            if not message:
+            if not message or self._note(message) == "bye":
                 return True
-            self._note(message)
             if kill:
                 self._kill()
         return False
 
-    def _note(self, message: bytes) -> None:
-        what = pickle.loads(message)
-        if what[0] == "hello":
-            self.pid = what[1]
+    def _note(self, message: bytes) -> str:
+        what, *rest = pickle.loads(message)
+        if what == "hello":
+            self.pid = rest[0]
+        return str(what)
 
     def read(self) -> tuple[object, ...] | None:
         """Returns one message; an empty tuple when the helper is gone; None when there is none."""

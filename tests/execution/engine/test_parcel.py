@@ -1,0 +1,99 @@
+"""A pipeline travels whole; one that cannot names what is in the way."""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pytest
+
+from grain_jax._execution.engine import helper, parcel
+from grain_jax._values.errors import InvalidTypeError
+
+
+def there_and_back(program: Any, **settings: Any) -> Any:
+    descriptor, registry = parcel.pack(program, settings, "parcel")
+    assert helper.read_settings(descriptor) == {**settings, "token": "parcel"}
+    del registry
+    loaded, _ = parcel.unpack(descriptor, "parcel")
+    os.close(descriptor)
+    return loaded
+
+
+@pytest.mark.parametrize("memory", ["memory", "file"])
+def test_large_arrays_travel_beside_the_pickle(
+    memory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRAIN_JAX_ENGINE_MEMORY", memory)
+    large = np.random.default_rng(0).random((600, 500))
+    frozen = large.copy()
+    frozen.flags.writeable = False
+    small = np.arange(5)
+    program = {"large": large, "again": large, "frozen": frozen, "small": small, "text": "t" * 10}
+    back = there_and_back(program, a=1, b="c")
+    for name in ("large", "frozen", "small"):
+        np.testing.assert_array_equal(back[name], program[name])
+    assert back["again"] is back["large"]
+    assert not back["frozen"].flags.writeable
+    back["large"][0] = -1  # this process's own copy of a page
+    assert large[0, 0] != -1
+
+
+def test_what_is_by_value_is_registered() -> None:
+    made = type("Made", (), {"__module__": "__main__"})
+
+    def function() -> int:
+        return 5
+
+    function.__module__ = "__main__"
+    descriptor, registry = parcel.pack([made, function, np.mean, dict], {}, "by value")
+    os.close(descriptor)
+    assert made in registry.objects
+    assert not {np.mean, dict} & set(registry.objects)
+    assert cloudpickle.loads(cloudpickle.dumps(function))() == 5
+
+
+class Step:
+    def __init__(self, **fields: Any) -> None:
+        self.__dict__.update(fields)
+
+    def method(self) -> None: ...
+
+
+LOCK = threading.Lock()
+
+
+def captures(lock: Any) -> Any:
+    return lambda x: (x, lock)
+
+
+class Slotted:
+    __slots__ = ("handle",)
+
+    def __init__(self, handle: Any) -> None:
+        self.handle = handle
+
+
+@pytest.mark.parametrize(
+    ("program", "names"),
+    [
+        (Step(steps=[Step(a=1), Step(function=captures(LOCK))]), ["variable `lock`", "captures"]),
+        (Step(table={"x": LOCK}), ["['x']", "_thread.lock"]),
+        (Step(handle=LOCK), ["handle", "lock"]),
+        (functools.partial(print, LOCK), ["lock"]),
+        (Step(handle=LOCK).method, ["handle", "Step"]),
+        (Slotted(LOCK), ["handle"]),
+        (LOCK, ["it is a _thread.lock"]),
+    ],
+)
+def test_the_error_names_what_does_not_pickle(program: Any, names: list[str]) -> None:
+    with pytest.raises(InvalidTypeError, match="cannot be sent to worker processes") as caught:
+        parcel.pack(program, {}, "bad")
+    for name in names:
+        assert name in str(caught.value)
+    assert "worker_count=0" in str(caught.value)
+    assert isinstance(caught.value.__cause__, TypeError)
