@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,7 +13,11 @@ from grain_jax._algebra.stacking import Allocate
 from grain_jax._values.errors import InvalidTypeError, InvalidValueError, OutOfRangeError
 from grain_jax._values.trees import flatten
 
-__all__ = ["Keys", "Source", "describe"]
+__all__ = ["Keys", "Source", "describe", "failed_row", "mark_failure"]
+
+_ROW = "_grain_jax_row"
+
+_SEARCH_TIME = 1.0
 
 Keys = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -75,9 +81,26 @@ class Source:
     def read(self, keys: Keys) -> list[Any]:
         """The records of these keys, in their order, duplicates kept."""
         self.check(keys)
-        if self.get_many is not None:
-            return list(self.get_many(keys.tolist()))
-        return list(map(self.get, keys.tolist()))
+        wanted: list[int] = keys.tolist()
+        if self.get_many is None:
+            return self.read_each(wanted, [])
+        try:
+            return list(self.get_many(wanted))
+        except BaseException as error:
+            row = _failing_row(self.get, wanted, error)
+            mark_failure(error, self, row, wanted)
+            raise
+
+    def read_each(self, keys: list[int], records: list[Any]) -> list[Any]:
+        """Appends the records that are missing, one by one, and returns all."""
+        get, append = self.get, records.append
+        try:
+            for key in keys[len(records) :] if records else keys:
+                append(get(key))
+        except BaseException as error:
+            mark_failure(error, self, len(records), keys)
+            raise
+        return records
 
     def read_batch(self, keys: Keys, allocate: Allocate | None = None) -> Any:
         """What stacking the records would give, in one go; None if the source cannot.
@@ -113,6 +136,36 @@ class Source:
             )
         result: Sequence[Any] = records
         return result
+
+
+def mark_failure(error: BaseException, source: Source, row: int | None, keys: list[int]) -> None:
+    """Notes on an exception of the source which of the block's keys it was raised for."""
+    if row is not None:
+        text = f"key {keys[row]}"
+    else:
+        text = f"{len(keys)} keys from {keys[0]} to {keys[-1]}" if keys else "no keys"
+    error.add_note(f"raised by the data source ({source.description}) for {text}")
+    with contextlib.suppress(AttributeError, TypeError):
+        setattr(error, _ROW, row)
+
+
+def failed_row(error: BaseException) -> int | None:
+    """The row of the block of keys that an exception of a source belongs to, if it is known."""
+    row: int | None = getattr(error, _ROW, None)
+    return row
+
+
+def _failing_row(get: Callable[[int], Any], keys: list[int], error: BaseException) -> int | None:
+    """Looks for the record that made `__getitems__` raise, for a second at most."""
+    end = time.monotonic() + _SEARCH_TIME
+    for row, key in enumerate(keys):
+        if time.monotonic() > end or not isinstance(error, Exception):
+            break
+        try:
+            get(key)
+        except Exception as again:
+            return row if type(again) is type(error) else None
+    return None
 
 
 def describe(value: Any) -> str:
