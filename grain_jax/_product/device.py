@@ -151,7 +151,7 @@ class DeviceIterator(AheadIterator[Any]):
         return state if self._rows.is_fixed else with_rows(state, self._rows.full)
 
     def _decode(self, state: Any) -> Any:
-        return state if self._rows.is_fixed else without_rows(state)[0]
+        return without_rows(state)[0]
 
     def _moved(self, state: Any) -> None:
         if not self._rows.is_fixed:

@@ -137,10 +137,10 @@ def with_rows(state: Any, rows: int | None) -> Any:
     """A state of a source together with the rows of a full batch; bytes stay bytes, of JSON.
 
     >>> with_rows({"next": 3}, 8)
-    {'rows': 8, 'source': {'next': 3}}
+    {'batch_rows': 8, 'source': {'next': 3}}
     """
     if not isinstance(state, bytes):
-        whole = {"rows": rows, "source": state}
+        whole = {_ROWS: rows, "source": state}
         # The mark of a state that is equal on all processes is looked for on the outside.
         if isinstance(state, dict) and state.get("elastic") is True:
             whole["elastic"] = True
@@ -148,7 +148,7 @@ def with_rows(state: Any, rows: int | None) -> Any:
     try:
         inner = json.loads(state)
     except ValueError:
-        return json.dumps({"rows": rows, "base64": base64.b64encode(state).decode()}).encode()
+        return json.dumps({_ROWS: rows, "base64": base64.b64encode(state).decode()}).encode()
     whole = with_rows(inner, rows)
     # As text, since the source is to get the bytes back that it gave.
     return json.dumps({**whole, "source": state.decode()}).encode()
@@ -162,12 +162,13 @@ def without_rows(state: Any) -> tuple[Any, int | None]:
             whole = json.loads(state)
         except ValueError:
             return state, None
-    if not isinstance(whole, dict) or not {"rows"} < whole.keys() <= _STATE_KEYS:
+    if not isinstance(whole, dict) or not {_ROWS} < whole.keys() <= _STATE_KEYS:
         return state, None
     if "base64" in whole:
-        return base64.b64decode(whole["base64"]), whole["rows"]
+        return base64.b64decode(whole["base64"]), whole[_ROWS]
     inner: Any = whole.get("source")
-    return (inner.encode() if isinstance(state, bytes) else inner), whole["rows"]
+    return (inner.encode() if isinstance(state, bytes) else inner), whole[_ROWS]
 
 
-_STATE_KEYS = {"rows", "source", "base64", "elastic"}
+_ROWS = "batch_rows"
+_STATE_KEYS = {_ROWS, "source", "base64", "elastic"}

@@ -218,8 +218,20 @@ def test_a_state_of_the_bare_source_is_accepted() -> None:
         iterator.set_state({"start": 8})
         assert rows(next(iterator)) == [8, 9, 10, 11]
         with pytest.raises(ValueError, match="between two"):
-            iterator.set_state({"rows": 7, "source": {"start": 7}})
+            iterator.set_state({"batch_rows": 7, "source": {"start": 7}})
         assert rows(next(iterator)) == [12, 13, 14, 15]
+
+
+def test_states_pass_between_sources_that_describe_their_batches_and_others() -> None:
+    for describes in (True, False):
+        with prefetch_to_device(Batches(16, 4, describes=describes)) as iterator:
+            next(iterator)
+            state = iterator.get_state()
+        with prefetch_to_device(Batches(16, 4, describes=not describes)) as other:
+            other.set_state(state)
+            assert [rows(batch) for batch in other] == [
+                [i, i + 1, i + 2, i + 3] for i in (4, 8, 12)
+            ]
 
 
 def test_an_elastic_state_stays_one() -> None:
@@ -291,7 +303,7 @@ def test_an_error_of_the_source_comes_in_its_turn_and_does_not_move_the_position
         assert [rows(next(iterator)) for _ in range(2)] == FULL
         with pytest.raises(OSError, match="disk"):
             next(iterator)
-        assert iterator.get_state() == {"rows": 4, "source": {"start": 8}}
+        assert iterator.get_state() == {"batch_rows": 4, "source": {"start": 8}}
         assert [rows(batch) for batch in iterator] == [[8, 9, 10, 11], [12, 13, 14, 15]]
 
 
@@ -306,7 +318,7 @@ def test_an_integer_out_of_range_does_not_move_the_position() -> None:
         for _ in range(2):
             with pytest.raises(InvalidValueError, match=r"batch\['id'\], row 0, holds 2147483648"):
                 next(iterator)
-        assert iterator.get_state() == {"rows": 4, "source": {"start": 4}}
+        assert iterator.get_state() == {"batch_rows": 4, "source": {"start": 4}}
 
 
 def test_it_is_over_after_close() -> None:
