@@ -30,6 +30,7 @@ __all__ = ["FORCED", "PARCEL_HEAD", "command", "main", "read_settings"]
 
 _LOOK = 0.5  # seconds between two looks at the parent
 _PR_SET_PDEATHSIG = 1
+_held: list[Any] = []  # sockets that stay open until `os._exit`, and do not warn before it
 PARCEL_HEAD = 24  # bytes; a parcel begins with three lengths, that of the settings first
 
 # Workers see no accelerator, whatever the trainer's environment says, and use one thread each.
@@ -104,6 +105,7 @@ def _zygote(parent: int, control: socket.socket) -> None:
     gc.collect()
     gc.freeze()  # the collector would otherwise write to, and so copy, every shared page
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps helpers
+    _held.append(control)
     poll = select.poll()
     poll.register(control, select.POLLIN)
     me = os.getpid()
@@ -161,6 +163,7 @@ class _Helper:
     """Starts the workers of one pool and tells the trainer about their deaths."""
 
     def __init__(self, parent: int, mode: str, first_row: int, descriptors: list[int]) -> None:
+        _held.append(self)
         self.parent = parent
         self.mode = mode
         self.first_row = first_row
@@ -182,12 +185,11 @@ class _Helper:
         take_over(self.settings)
         if self.mode == "fork_loaded" and not self._load():
             return
-        wake, woken = socket.socketpair()
+        wake, woken = self.wakes = socket.socketpair()
         for end in (wake, woken):
             end.setblocking(False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(woken.fileno(), warn_on_full_buffer=False)
-        self.wakes = (wake, woken)
         try:
             for number in range(self.settings["workers"]):
                 self.start(number)

@@ -32,6 +32,10 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc, unused-ignore]
         cloudpickle.Pickler.__init__(self, file, 5, functools.partial(_keep, self.large))
 
     def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, types.CodeType):
+            # cloudpickle leaves out the file name, and an error shall say where the user's code is.
+            make, args, *rest = cloudpickle.Pickler.dispatch_table[types.CodeType](obj)
+            return make, tuple(obj.co_filename if a == "<dynamic-code>" else a for a in args), *rest
         reduced = cloudpickle.Pickler.reducer_override(self, obj)
         if isinstance(reduced, tuple) and len(reduced) > 2:
             closed = isinstance(obj, types.FunctionType) and obj.__closure__

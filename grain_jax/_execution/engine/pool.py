@@ -56,6 +56,8 @@ class Pool:
         InvalidTypeError: the program does not pickle.
     """
 
+    _closed = True  # until there is something to close
+
     def __init__(
         self,
         program: Program,
@@ -76,7 +78,6 @@ class Pool:
         self._stall_timeout = stall_timeout
         self._owner = os.getpid()
         self._condition = threading.Condition(threading.RLock())
-        self._closed = False
         self._polling = False
         self._ready = False
         self._helper_deaths = 0
@@ -104,6 +105,7 @@ class Pool:
             )
             self._connect(first_row=0)
             undo.pop_all()
+        self._closed = False
         _pools.add(self)
 
     def _connect(self, first_row: int) -> None:
@@ -197,7 +199,7 @@ class Pool:
         _pools.discard(self)
 
     def __del__(self) -> None:
-        if hasattr(self, "_helper"):
+        if not self._closed:
             self.close()
 
     def _check(self) -> None:
