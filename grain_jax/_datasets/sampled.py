@@ -13,7 +13,7 @@ from grain_jax._datasets import nodes, roots
 from grain_jax._datasets.schedule import Span
 from grain_jax._values import errors, options
 
-__all__ = ["SampledRoot"]
+__all__ = ["SampledRoot", "length_of"]
 
 
 @dataclasses.dataclass(slots=True)
@@ -29,6 +29,14 @@ class _Asked:
         return self.span.count
 
 
+def length_of(sampler: Any) -> int | None:
+    """Returns how many positions a sampler says it has; None if it does not say or has no end."""
+    try:
+        return len(sampler)
+    except TypeError:
+        return None
+
+
 class SampledRoot(roots.NodeRoot):
     """Records of a source in the order of any sampler. The keys travel with the tasks."""
 
@@ -37,7 +45,7 @@ class SampledRoot(roots.NodeRoot):
     ) -> None:
         super().__init__(nodes.SourceNode(source), read_options)
         self._sampler = sampler
-        self._length = len(sampler) if hasattr(sampler, "__len__") else None
+        self._length = length_of(sampler)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_sampler": None}

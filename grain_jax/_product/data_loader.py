@@ -290,7 +290,7 @@ def _layout(sampler: Any, given: sharding.ShardOptions | None, lanes: int) -> La
     if type(sampler) in _BUILT_IN:
         length: int | None = sampler.length
     else:
-        length = len(sampler) if hasattr(sampler, "__len__") else None
+        length = sampled.length_of(sampler)
         if length is None and (given or lanes > 1):
             raise errors.InvalidTypeError(
                 f"sampler {type(sampler).__name__} has no __len__, and shards or lanes need to "
