@@ -126,9 +126,9 @@ class CheckpointRestore(ocp.args.CheckpointArgs):  # type: ignore[misc]
 def _iterator(item: Any, args: Any, verb: str) -> Any:
     """Returns the iterator out of the older `item=` or the newer `args=`, of which one is given."""
     if (item is None) == (args is None):
-        given = "neither" if item is None else "both"
+        given = "neither was" if item is None else "both were"
         raise InvalidTypeError(
             f"{verb} takes the iterator as item=iterator or as"
-            f" args=Checkpoint{verb.capitalize()}(iterator); {given} was given"
+            f" args=Checkpoint{verb.capitalize()}(iterator); {given} given"
         )
     return item if args is None else args.item

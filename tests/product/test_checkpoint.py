@@ -104,7 +104,7 @@ def test_the_iterator_is_given_once(tmp_path: Path, verb: str) -> None:
     args = CheckpointSave(Counter()) if verb == "save" else CheckpointRestore(Counter())
     with pytest.raises(InvalidTypeError, match=f"{verb} takes the iterator.*neither was given"):
         call(tmp_path)
-    with pytest.raises(InvalidTypeError, match=f"{verb} takes the iterator.*both was given"):
+    with pytest.raises(InvalidTypeError, match=f"{verb} takes the iterator.*both were given"):
         call(tmp_path, item=Counter(), args=args)
 
 
@@ -349,7 +349,6 @@ import sys
 from etils import epath
 import grain_jax
 assert "orbax.checkpoint" not in sys.modules and "jax" not in sys.modules
-{first}
 import orbax.checkpoint as ocp
 
 class Counter:
@@ -370,7 +369,7 @@ assert other.position == 3
 
 @pytest.mark.parametrize("options", ["", ', item_names=("data",)'])
 def test_a_manager_may_be_made_before_the_first_use(tmp_path: Path, options: str) -> None:
-    script = LAZY.format(first="", options=options, middle="from grain_jax import checkpoint")
+    script = LAZY.format(options=options, middle="from grain_jax import checkpoint")
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", script, tmp_path],
         cwd=ROOT,
