@@ -38,7 +38,7 @@ _WAITING = 0.3
 # How often the choice is looked at again, and how many records (or how long) are timed for it.
 _PROBE_EVERY = 1.0
 _PROBE_RECORDS = 9
-_PROBE_MIN_RECORDS = 3
+_PROBE_MIN_RECORDS = 2
 _PROBE_TIME = 500e-6
 
 # How long `close()` waits for threads, which a blocked source may hold; and the interpreter's exit.
