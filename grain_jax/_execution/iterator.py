@@ -53,12 +53,18 @@ class PipelineIterator(iterators.DatasetIterator[T]):
 
     def start_prefetch(self) -> None:
         """Starts workers, if there are any, ahead of the first `next`."""
-        lending.refuse_lent(self, self._owner)
-        self._pipeline.advance()
+        if self._owner is not None:
+            self._owner.start_prefetch()
+        else:
+            self._pipeline.advance()
 
     def close(self) -> None:
         """Ends workers and threads; idempotent."""
         self._pipeline.close()
+
+    def _batch_rows(self) -> tuple[int, int | None] | None:
+        pipeline = self._pipeline
+        return pipeline.layout.batch_rows(pipeline.plan, pipeline.first)
 
     def _state(self) -> dict[str, Any]:
         return states.encode(self._pipeline, self._mark)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from grain_jax._algebra import steps
 from grain_jax._datasets import schedule
-from grain_jax._datasets.plan import Segment
+from grain_jax._datasets.plan import Plan, Segment
 from grain_jax._execution.streams import Cursor
 
 __all__ = ["Layout", "Position"]
@@ -84,6 +85,30 @@ class Layout:
             done = 0 if cursor is None else -(-(cursor[0] - lane.before) // lane.unit)
             total += lane.units - done
         return total
+
+    def batch_rows(self, plan: Plan, base: int = 0) -> tuple[int, int | None] | None:
+        """Returns rows of a full batch and of the last, smaller one, where they are known.
+
+        The second is None where no smaller one comes.
+        """
+        segments = plan.segments()
+        last = plan.steps[-1] if plan.steps else None
+        if not isinstance(last, steps.BatchStep) or last.function is not None or self.lanes > 1:
+            return None
+        if len(segments) != 1 or len(segments[0].batches) != 1:
+            return None
+        lane = self.lane(0, base, segments[0])
+        return lane.unit, lane.rest or None
+
+    def end(self, segments: list[Segment], position: Position) -> Position:
+        """Returns the position of a stream that has ended.
+
+        A shard that had nothing in the last step has behind it what all shards together have.
+        """
+        drops = any(drop for segment in segments for _, drop in segment.batches)
+        if self.length is None or drops or not self.is_elastic(segments, position.sparse):
+            return position
+        return Position(base=max(self.length, position.base))
 
     def to_json(self, position: Position) -> dict[str, Any]:
         """Returns a position, with the shard it belongs to, as a JSON value."""

@@ -38,7 +38,7 @@ class Pipeline:
 
     def __init__(self, plan: Plan, setup: iterators.Setup, layout: Layout) -> None:
         self.layout = layout
-        self._plan = plan
+        self.plan = plan
         self._setup = setup
         self._dense = plan.segments()
         self._loose = plan.segments(sparse=True)
@@ -134,6 +134,7 @@ class Pipeline:
             assert isinstance(item, Item)
             self._deliver(turn, item)
             return item
+        self.position = self.layout.end(self.segments, self.position)
         return END
 
     def _deliver(self, turn: int, item: Item) -> None:
@@ -153,7 +154,7 @@ class Pipeline:
     def _build(self) -> None:
         """Makes the executors once, and the streams wherever the position says."""
         if self._executors is None:
-            program = Program(self._plan, [*self._dense, *self._loose])
+            program = Program(self.plan, [*self._dense, *self._loose])
             here = inline.Inline(snapshots.snapshot(program))
             away = workers.executor(program, self._setup) if self._is_remote() else here
             with self._lock:
@@ -167,9 +168,9 @@ class Pipeline:
     def _is_remote(self) -> bool:
         if self._setup.options.num_workers == 0:
             return False
-        if isinstance(self._plan.root, Upstream):
+        if isinstance(self.plan.root, Upstream):
             warnings.warn(
-                f"{type(self._plan.root.dataset).__name__} is an IterDataset of its own, which "
+                f"{type(self.plan.root.dataset).__name__} is an IterDataset of its own, which "
                 "workers cannot share: it runs in this process. Begin with a MapDataset and "
                 "to_iter_dataset() to use workers.",
                 stacklevel=4,
@@ -184,7 +185,7 @@ class Pipeline:
         segments = self.segments
         first_kind = len(self._dense) if self.position.sparse else 0
         cursor = self.position.cursors[index]
-        root = self._plan.root
+        root = self.plan.root
         below: Pull | None = None
         if isinstance(root, Upstream):
             below = _upstream(root, cursor)
@@ -215,7 +216,7 @@ class Pipeline:
 
     def _zeros(self, end: int) -> tuple[Any, ...]:
         """Returns the first `end` numbers of the cursor before the first element."""
-        start = (0, None) if isinstance(self._plan.root, Upstream) else (0, 0)
+        start = (0, None) if isinstance(self.plan.root, Upstream) else (0, 0)
         return start + (0,) * (end - 2)
 
 

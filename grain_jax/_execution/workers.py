@@ -48,6 +48,3 @@ class Keeper:
         handle, self._handle = self._handle, None
         if handle is not None:
             handle.close()
-
-    def __del__(self) -> None:
-        self.close()

@@ -99,6 +99,7 @@ class DataLoader:
         self._stages = stages
         self._iterators: weakref.WeakSet[DataLoaderIterator] = weakref.WeakSet()
         self._keeper = workers.Keeper()
+        weakref.finalize(self, self._keeper.close)
         self._closed = False
 
     @property
@@ -183,14 +184,7 @@ class DataLoader:
 
     def _batch_rows(self) -> tuple[int, int | None] | None:
         """Returns rows of a full batch and of the last, smaller one (None without), where known."""
-        segments = self._plan.segments()
-        last = self._plan.steps[-1] if self._plan.steps else None
-        if not isinstance(last, steps.BatchStep) or last.function or self._stages:
-            return None
-        if len(segments) != 1 or len(segments[0].batches) != 1 or self._layout.lanes > 1:
-            return None
-        lane = self._layout.lane(0, 0, segments[0])
-        return lane.unit, lane.rest or None
+        return None if self._stages else self._layout.batch_rows(self._plan)
 
 
 def load(

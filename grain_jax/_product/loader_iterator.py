@@ -101,8 +101,10 @@ class DataLoaderIterator(checkpointable.StatefulCheckpointable, Iterator[Any]):
 
     def start_prefetch(self) -> None:
         """Starts workers, if there are any, ahead of the first `next`."""
-        lending.refuse_lent(self, self._owner)
-        self._pipeline.advance()
+        if self._owner is not None:
+            self._owner.start_prefetch()
+        else:
+            self._pipeline.advance()
 
     def close(self) -> None:
         """Ends workers and threads; idempotent, from any thread."""
@@ -121,6 +123,10 @@ class DataLoaderIterator(checkpointable.StatefulCheckpointable, Iterator[Any]):
 
     def __repr__(self) -> str:
         return f"DataLoaderIterator(state={self._state().decode()})"
+
+    def _batch_rows(self) -> tuple[int, int | None] | None:
+        pipeline = self._pipeline
+        return None if self._serial else pipeline.layout.batch_rows(pipeline.plan, pipeline.first)
 
     def _next(self) -> Any:
         return (self._serial or self._pipeline).next()
