@@ -99,6 +99,7 @@ def restore(checkpoints: ocp.CheckpointManager, *, data: Any, **parts: nnx.Pytre
 
 
 def train(workdir: Path, epochs: int, save_every: int) -> None:
+    workdir = workdir.absolute()  # Orbax wants it so
     digits = read_digits(workdir / "data")
     loader = grain.load(
         digits.as_data_source("train"),
