@@ -14,7 +14,8 @@ starts the next: trainer, zygote (one per trainer), helper (one per pool), worke
     table.py     what each worker is doing, readable after its death
     arena.py     memory files, slots in them, arrays on slots, `is_slot_memory`
     wire.py      tasks and outputs as bytes: arrays by offset, the script's classes by name
-    parcel.py    the pipeline as a memory file; the text for a pipeline that does not pickle
+    parcel.py    the pipeline as a memory file
+    culprit.py   which part of a value does not pickle
     faults.py    a user's exception on its way from a worker to the trainer
     channel.py   sockets that keep messages whole
 

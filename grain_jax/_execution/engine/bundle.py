@@ -15,7 +15,7 @@ class Bundle:
     The slot is used again only when the bundle and every array of `load` is gone.
     """
 
-    __slots__ = ("_copy", "_count", "_memory", "_registry", "info", "place", "pool")
+    __slots__ = ("_count", "_memory", "_registry", "crowded", "info", "place", "pool")
 
     def __init__(
         self,
@@ -23,13 +23,12 @@ class Bundle:
         place: tuple[int, int, int, int],
         memory: arena.Memory,
         registry: wire.Registry,
-        copy: bool,
     ) -> None:
         self.pool = pool
         self.place = place  # slot, offset, length, bytes of the slot in use
         self._memory = memory
         self._registry = registry  # keeps it findable for `load`
-        self._copy = copy
+        self.crowded = False  # too much memory is held by others: `load` makes a copy
         self._count, self.info = wire.decode_info(memory, place[1])
 
     def __len__(self) -> int:
@@ -38,7 +37,7 @@ class Bundle:
     def load(self) -> list[Any]:
         """Returns the outputs; their arrays are writable views on the slot, or on a copy of it."""
         memory = self._memory
-        if self._copy:
+        if self.crowded:
             memory = arena.private_memory(self.place[3])
             memory[:] = self._memory
         return wire.decode_outputs(memory, self.place[1])

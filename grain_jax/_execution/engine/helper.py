@@ -11,6 +11,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import gc
+import importlib
 import os
 import pickle
 import select
@@ -30,6 +32,8 @@ __all__ = ["FORCED", "PARCEL_HEAD", "command", "main", "read_settings"]
 
 _LOOK = 0.5  # seconds between two looks at the parent
 _PR_SET_PDEATHSIG = 1
+# What every worker needs, numpy and cloudpickle with it, ready in the zygote for each fork.
+_PRELOADED = ("grain_jax._execution.engine.worker", "grain_jax._datasets.plan")
 _held: list[Any] = []  # sockets that stay open until `os._exit`, and do not warn before it
 PARCEL_HEAD = 24  # bytes; a parcel begins with three lengths, that of the settings first
 
@@ -97,11 +101,8 @@ def main(role: str, parent: str, arguments: str) -> None:
 
 
 def _zygote(parent: int, control: socket.socket) -> None:
-    import gc
-
-    # numpy, cloudpickle and the engine, ready for every fork
-    from grain_jax._execution.engine import worker  # noqa: F401
-
+    for module in _PRELOADED:
+        importlib.import_module(module)
     gc.collect()
     gc.freeze()  # the collector would otherwise write to, and so copy, every shared page
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps helpers
@@ -201,8 +202,6 @@ class _Helper:
                 self.say("bye")  # datagram sockets have no end of file
 
     def _load(self) -> bool:
-        import gc
-
         from grain_jax._execution.engine import faults, parcel
 
         try:

@@ -102,6 +102,7 @@ class Ledger:
         """Returns the answer of a ticket, once, or raises it; None while there is none."""
         answer = self._answers.pop(ticket, None)
         if isinstance(answer, Bundle):
+            answer.crowded = self._is_crowded()
             return answer
         if answer is not None:
             raise answer
@@ -196,11 +197,18 @@ class Ledger:
         slot, _, _, end = place
         memory = self._arena.memory(slot, end)
         self._slots.lend(slot, memory)
-        crowded = not self._slots.trim() or self._slots.available() < self._capacity
+        self._slots.trim(keep=self._capacity - len(self._flying))
         try:
-            return Bundle(self._registry.token, place, memory, self._registry, crowded)
+            return Bundle(self._registry.token, place, memory, self._registry)
         except Exception as unreadable:  # for the one who asks for this ticket
             return unreadable
+
+    def _is_crowded(self) -> bool:
+        # What is under way and a few results in use never count, however large they are.
+        held = self._slots.lent - len(self._answers)
+        if held <= self._capacity:
+            return False
+        return self._slots.over_budget or self._slots.available() < self._capacity
 
     # Deaths.
 

@@ -9,12 +9,11 @@ import os
 import pickle
 import struct
 import types
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import cloudpickle
 
-from grain_jax._execution.engine import arena, wire
+from grain_jax._execution.engine import arena, culprit, wire
 from grain_jax._values.errors import InvalidTypeError
 
 __all__ = ["pack", "unpack"]
@@ -73,7 +72,11 @@ def pack(program: Any, settings: dict[str, Any], token: str) -> tuple[int, wire.
         by_value = list(pickler.by_value)
         pickler.dump(by_value)
     except Exception as error:
-        raise InvalidTypeError(_explain(program, error)) from error
+        what = culprit.describe(program)
+        raise InvalidTypeError(
+            f"the pipeline cannot be sent to worker processes: {what}: {error}. Make it "
+            "inside the function that uses it, on first use, or use worker_count=0."
+        ) from error
     body = file.getbuffer()
     plain = pickle.dumps({**settings, "token": token}, 5)
     places, at = [], 0
@@ -128,93 +131,3 @@ def unpack(descriptor: int, token: str) -> tuple[Any, wire.Registry]:
     unpickler = pickle.Unpickler(file, buffers=buffers)
     program = unpickler.load()
     return program, wire.Registry(token, unpickler.load())
-
-
-def _pickles(value: Any) -> bool:
-    try:
-        _Pickler(io.BytesIO()).dump(value)
-    except Exception:
-        return False
-    return True
-
-
-def _function_parts(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    code = function.__code__
-    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
-        try:
-            yield f"the variable `{name}` of {function.__qualname__}", cell.cell_contents
-        except ValueError:
-            continue
-    for name in code.co_names:
-        if name in function.__globals__:
-            yield f"the global `{name}` of {function.__qualname__}", function.__globals__[name]
-    for default in function.__defaults__ or ():
-        yield f"a default argument of {function.__qualname__}", default
-
-
-def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict):
-        for key, item in value.items():
-            yield f"[{key!r}]", item
-    elif isinstance(value, list | tuple | set | frozenset):
-        for number, item in enumerate(value):
-            yield f"[{number}]", item
-    elif isinstance(value, types.FunctionType):
-        yield from _function_parts(value)
-    elif isinstance(value, types.MethodType):
-        yield "the object of the method", value.__self__
-        yield "its function", value.__func__
-    elif isinstance(value, functools.partial):
-        for part in (value.func, value.args, value.keywords):
-            yield "a part of the partial", part
-    elif isinstance(value, type):
-        for name, item in vars(value).items():
-            yield f"{value.__name__}.{name}", item
-    else:
-        for name, item in getattr(value, "__dict__", {}).items():
-            yield f".{name}", item
-        for kind in type(value).__mro__:
-            slots = kind.__dict__.get("__slots__", ())
-            for name in (slots,) if isinstance(slots, str) else slots:
-                if hasattr(value, name):
-                    yield f".{name}", getattr(value, name)
-
-
-def _find(value: Any) -> tuple[list[tuple[str, Any]], Any]:
-    path: list[tuple[str, Any]] = []
-    seen: set[int] = set()
-    while len(path) < 30:
-        seen.add(id(value))
-        for name, part in _parts(value):
-            if id(part) not in seen and not _pickles(part):
-                path.append((name, part))
-                value = part
-                break
-        else:
-            break
-    return path, value
-
-
-def _explain(program: Any, error: BaseException) -> str:
-    path, culprit = _find(program)
-    steps = [_name(part) for _, part in path if _is_step(part)]
-    where = path[-1][0] if path else "it"
-    if where.startswith((".", "[")) and len(path) > 1:
-        where = f"{where.lstrip('.')} of {_name(path[-2][1])}"
-    inside = f" (inside {steps[-1]})" if steps and steps[-1] != _name(culprit) else ""
-    kind = type(culprit)
-    return (
-        f"the pipeline cannot be sent to worker processes: {where.lstrip('.')} is a "
-        f"{kind.__module__}.{kind.__qualname__}, which does not pickle{inside}: {error}. Make it "
-        "inside the function that uses it, on first use, or use worker_count=0."
-    )
-
-
-def _is_step(part: Any) -> bool:
-    named: Callable[..., bool] = callable
-    return named(part) or type(part).__module__ == "__main__"
-
-
-def _name(part: Any) -> str:
-    name = getattr(part, "__qualname__", None)
-    return str(name) if name else f"a {type(part).__qualname__}"

@@ -70,6 +70,8 @@ class Pool:
         stall_timeout: float | None = None,
         init: Callable[[int, int], None] | None = None,
     ) -> None:
+        if not launch.supported():
+            raise WorkerError("this system has no worker processes: use worker_count=0")
         if workers < 1:
             raise InvalidValueError(f"a pool needs at least 1 worker, not {workers}")
         self.mode = launch.default_mode() if mode == "auto" else mode

@@ -38,11 +38,6 @@ class Slots:
         # a deque and does nothing else.
         self._returned: collections.deque[_Lent] = collections.deque()
 
-    @property
-    def resident(self) -> int:
-        """Bytes of memory that slots hold, in use or not."""
-        return self._resident
-
     def acquire(self) -> int | None:
         """Returns a free slot, the one used last if there is one; None when there is none."""
         self.collect()
@@ -98,18 +93,28 @@ class Slots:
             self._free = [slot for slot, mark in parked if not mark]
             self.suspects.difference_update(self._free)
 
-    def trim(self) -> bool:
-        """Gives memory of free slots back until the budget holds; whether it holds then."""
-        if self._resident <= self.budget:
-            return True
+    @property
+    def lent(self) -> int:
+        """How many slots hold results that somebody may look at."""
         self.collect()
-        for slot in self._free:  # the coldest first
+        return len(self._lent)
+
+    @property
+    def over_budget(self) -> bool:
+        """Whether slots hold more memory than they should."""
+        return self._resident > self.budget
+
+    def trim(self, keep: int) -> None:
+        """Gives memory of free slots back, all but `keep` of them, until the budget holds."""
+        if not self.over_budget:
+            return
+        self.collect()
+        for slot in self._free[: max(len(self._free) - max(keep, 0), 0)]:  # the coldest first
             size = self._bytes.get(slot, 0)
             if size and self.arena.discard(slot, size):
                 self._resident -= self._bytes.pop(slot)
-                if self._resident <= self.budget:
-                    return True
-        return self._resident <= self.budget
+                if not self.over_budget:
+                    return
 
 
 def default_budget() -> int:

@@ -20,6 +20,7 @@ import cloudpickle
 import numpy as np
 import numpy.typing as npt
 
+from grain_jax._execution.engine import culprit
 from grain_jax._execution.engine.arena import Memory, Slot
 
 __all__ = [
@@ -192,7 +193,12 @@ def encode(
     """Writes outputs and info to the slot; returns where their region begins and its length."""
     file = io.BytesIO()
     pickler = Pickler(file, registry, slot)
-    pickler.dump(list(outputs))
+    try:
+        pickler.dump(list(outputs))
+    except Exception as error:
+        place = culprit.describe(list(outputs))
+        error.add_note(f"a worker cannot send its output: {place}; return plain data instead")
+        raise
     body = file.getbuffer()
     extra = _dump_info(info, registry)
     buffers = pickler.buffers

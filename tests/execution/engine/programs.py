@@ -117,6 +117,11 @@ def rows(inputs: Any, allocate: Any) -> Any:
     return [array], None
 
 
+def open_file(inputs: Any, allocate: Any) -> Any:
+    """Returns what no process can send."""
+    return [{"number": 3}, {"file": open(__file__, "rb")}], None
+
+
 _kept: list[Any] = []
 
 

@@ -97,11 +97,15 @@ def test_pages_beyond_the_budget_go_back(file: arena.Arena) -> None:
         assert slot is not None
         file.memory(slot, 1 << 19)[:] = 7
         book.grown(slot, 1 << 19)
-    assert not book.trim()
+    book.trim(keep=0)
+    assert book.over_budget
     for slot in taken:
         assert slot is not None
         book.release(slot)
-    assert book.trim()
+    book.trim(keep=3)
+    assert book.over_budget
+    book.trim(keep=0)
+    assert not book.over_budget
     assert os.fstat(file.descriptor).st_blocks * 512 < 3 << 19
     warm = book.acquire()
     assert warm is not None

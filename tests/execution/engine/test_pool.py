@@ -116,6 +116,12 @@ def test_cancelled_tickets_are_forgotten_and_their_slots_come_back(shared: Pool)
     assert not shared._ledger._answers
 
 
+def test_an_output_that_does_not_pickle_is_named(shared: Pool) -> None:
+    with pytest.raises(TypeError, match="pickle") as caught:
+        ask(shared, programs.open_file)
+    assert "['file'] of a dict is a _io.BufferedReader" in caught.value.__notes__[0]
+
+
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
 def test_a_polite_exit_is_an_answer(shared: Pool, kind: type[BaseException]) -> None:
     with pytest.raises(kind):
