@@ -141,16 +141,114 @@ def test_sequential_sampler(reference_grain: ModuleType) -> None:
     assert list(ours) == list(theirs)
 
 
-class Watch:
-    """An operation that notes the metadata of what passes."""
+class Metadata:
+    """An operation that replaces data by index and record key."""
 
-    def __init__(self) -> None:
-        self.seen: list[tuple[int, int | None]] = []
+    def __init__(self, library: ModuleType) -> None:
+        self.library = library
 
     def __call__(self, records: Any) -> Any:
         for record in records:
-            self.seen.append((record.metadata.index, record.metadata.record_key))
-            yield record
+            data = (record.metadata.index, record.metadata.record_key)
+            yield self.library.Record(record.metadata, data)
+
+
+@pytest.mark.parametrize("where", ["loader", "sampler", "nowhere"])
+@pytest.mark.parametrize("after", ["nothing", "map", "filter", "batch"])
+def test_operations_see_grains_metadata(
+    reference_grain: ModuleType, where: str, after: str
+) -> None:
+    def seen(library: ModuleType) -> list[tuple[int, int | None]]:
+        given: dict[str, Any] = {"shuffle": True, "seed": 1, "num_epochs": 2}
+        if where == "loader":
+            given["shard_options"] = library.sharding.ShardOptions(1, 2)
+        elif where == "sampler":
+            given["sampler_shard"] = (1, 2)
+        before = {
+            "nothing": [],
+            "map": [transformation(library, "map", 2)],
+            "filter": [transformation(library, "filter", 3)],
+            "batch": [library.transforms.Batch(4)],
+        }[after]
+        return list(loader(library, 12, [*before, Metadata(library)], **given))
+
+    assert seen(grain_jax) == seen(reference_grain)
+
+
+class OwnSampler:
+    """Every third record, for eight positions."""
+
+    def __init__(self, library: ModuleType) -> None:
+        self.library = library
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> Any:
+        if not 0 <= index < 8:
+            raise IndexError(index)
+        return self.library.RecordMetadata(index=index, record_key=index * 3 % 10)
+
+
+@pytest.mark.parametrize("shard", [(0, 1), (0, 2), (1, 2)])
+def test_samplers_of_the_users_own(reference_grain: ModuleType, shard: tuple[int, int]) -> None:
+    ours, theirs = (
+        library.DataLoader(
+            data_source=range(100, 110),
+            sampler=OwnSampler(library),
+            operations=[library.transforms.Batch(2)],
+            # Grain insists on them.
+            shard_options=library.sharding.ShardOptions(*shard),
+        )
+        for library in (grain_jax, reference_grain)
+    )
+    assert plain_list(ours) == plain_list(theirs)
+
+
+def attempt(call: Any) -> type[BaseException] | None:
+    try:
+        call()
+    except Exception as error:
+        return type(error)
+    return None
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda library: library.load([1, 2], shuffle=True),
+        lambda library: library.load([1, 2], shuffle=True, seed=-1),
+        lambda library: library.load([1, 2], shuffle=True, seed=2**32),
+        lambda library: library.load([1, 2], num_epochs=0),
+        lambda library: list(library.load([1, 2], num_epochs=1, batch_size=0)),
+        lambda library: library.load([1, 2], worker_count=-1),
+        lambda library: len(library.load([1, 2])),
+        lambda library: loader(library, 4, [], worker_buffer_size=-1),
+        lambda library: list(loader(library, 4, [3])),
+        lambda library: list(loader(library, 4, None)),
+        lambda library: list(loader(library, 4, [transformation(library, "map", None)])),
+        lambda library: list(library.load([np.zeros(3), np.zeros(2)], num_epochs=1, batch_size=2)),
+        lambda library: list(library.load([{"a": 1}, {"b": 1}], num_epochs=1, batch_size=2)),
+        lambda library: library.sharding.ShardOptions(2, 2),
+        lambda library: library.sharding.ShardOptions(0, 0),
+        lambda library: iter(library.load([1, 2])).set_state(b""),
+        lambda library: iter(library.load([1, 2])).set_state(b"no state"),
+        lambda library: iter(library.load([1, 2])).set_state(
+            iter(library.load([1, 2, 3])).get_state()
+        ),
+        lambda library: library.samplers.SequentialSampler(3)[3],
+        lambda library: library.samplers.IndexSampler(3)[-1],
+        lambda library: library.transforms.Map(),
+        lambda library: importlib.import_module(f"{library.__name__}.python").BatchOperation(0),
+    ],
+)
+def test_errors_can_be_caught_as_grains(reference_grain: ModuleType, wrong: Any) -> None:
+    theirs, ours = (attempt(lambda lib=lib: wrong(lib)) for lib in (reference_grain, grain_jax))
+    assert theirs is not None
+    assert ours is not None
+    # Grain's own kinds of a built-in, say JSONDecodeError, count as the built-in.
+    built_in = next(kind for kind in theirs.__mro__ if kind.__module__ == "builtins")
+    assert issubclass(ours, built_in)
 
 
 class Pairs:
