@@ -29,6 +29,7 @@ __all__ = [
     "StepNode",
     "direct",
     "read_batch",
+    "stacks",
 ]
 
 Indices = np.ndarray[Any, np.dtype[np.int64]]
@@ -39,6 +40,13 @@ Read = Callable[[access.Source, Indices], list[Any]]
 def direct(source: access.Source, keys: Indices) -> list[Any]:
     """Reads in the calling thread."""
     return source.read(keys)
+
+
+def stacks(node: Node) -> bool:
+    """Whether only index maps stand before a source that stacks."""
+    while isinstance(node, IndexNode):
+        node = node.parent
+    return isinstance(node, SourceNode) and node.source.has_batches
 
 
 def read_batch(node: Node, indices: Indices, allocate: stacking.Allocate | None) -> Any | None:

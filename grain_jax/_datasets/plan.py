@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 from grain_jax._algebra import global_random, stacking, steps
@@ -41,8 +41,15 @@ class Root(Protocol):
     def sparse(self) -> bool:
         """Whether some positions may have no element."""
 
+    @property
+    def stacks(self) -> bool:
+        """Whether `read_batch` can be expected to answer."""
+
     def prepare(self, span: Span) -> Any:
-        """Returns what `read` needs for the positions of `span`; runs in the trainer, in order."""
+        """Returns what `read` needs for the positions of `span`; runs in the trainer, in order.
+
+        It has a `count`, and `part(begin, end)` gives the same for some of the positions.
+        """
 
     def read(self, payload: Any) -> Block:
         """Returns the elements; runs where the work is done."""
@@ -266,53 +273,93 @@ class Program:
         """
         begin = time.perf_counter()
         segment = self._segments[kind]
-        results, done, asked = self._run(segment, payload, inputs, allocate)
+        if isinstance(payload, Gathered):
+            block = Block(inputs, payload.positions, payload.outputs, ordinal=payload.ordinal)
+            done, results = 1, [(0, segment.run(block, allocate, self._seed))]
+        else:
+            done, results = self._run_units(segment, payload, allocate)
         outcome = Outcome(time.perf_counter() - begin, done)
-        if not (segment.counted and len(results) == done == asked):
+        if not (segment.counted and len(results) == done):
             _add_whereabouts(outcome, results)
         return [element for _, block in results for element in block.data], outcome
 
-    def _run(
-        self,
-        segment: Segment,
-        payload: Any,
-        inputs: list[Any],
-        allocate: stacking.Allocate | None,
-    ) -> tuple[list[tuple[int, Block]], int, int]:
-        """Returns pairs of unit and results, and how many units were done and asked for."""
-        if isinstance(payload, Gathered):
-            block = Block(inputs, payload.positions, payload.outputs, ordinal=payload.ordinal)
-            return [(0, segment.run(block, allocate, self._seed))], 1, 1
-        assert not isinstance(self._root, Upstream)
-        if segment.stacks_records:
-            placed = allocate if len(segment.steps) == 1 else None
-            found = self._root.read_batch(payload, placed)
-            if found is not None:
-                return [(0, segment.run_stacked(*found, self._seed))], 1, 1
-        block = self._root.read(payload)
-        if segment.needs_all and block.rows is not None:
-            raise SparseError
-        if segment.batches:
-            return [(0, segment.run(block, allocate, self._seed))], 1, 1
-        return self._run_records(segment, block, payload.count)
+    def _run_units(
+        self, segment: Segment, payload: Any, allocate: stacking.Allocate | None
+    ) -> tuple[int, list[tuple[int, Block]]]:
+        """Runs one unit after the other, so that those before a faulty one still arrive.
 
-    def _run_records(
-        self, segment: Segment, block: Block, count: int
-    ) -> tuple[list[tuple[int, Block]], int, int]:
-        """Runs one record at a time, so that the records before a faulty one still arrive."""
+        Returns:
+          How many units were done, and pairs of unit and outputs.
+        """
+        asked = -(-payload.count // segment.unit)
+        run: Callable[[Segment, Any, stacking.Allocate | None], Block]
+        if segment.stacks_records and self._stacks:
+            parts: Iterable[tuple[int, Any]] = enumerate(_parts(payload, segment.unit))
+            run = self._run_stacked
+        else:
+            asked, block = self._read(segment, payload, asked)
+            parts, run = _pieces(segment, block), self._run_piece
         results: list[tuple[int, Block]] = []
-        done = count
-        for place, row in enumerate(range(count) if block.rows is None else block.rows):
-            part = block.part(place, place + 1)
-            part.rows, part.ordinal = None, block.ordinal + row
+        for unit, part in parts:
             try:
-                results.append((row, segment.run(part, None, self._seed)))
+                results.append((unit, run(segment, part, allocate)))
             except Exception:
-                if not row:
+                if not unit:
                     raise
-                done = row
-                break
-        return results, done, count
+                return unit, results
+        return asked, results
+
+    def _read(self, segment: Segment, payload: Any, units: int) -> tuple[int, Block]:
+        """Reads the records of as many units as can be read, up to `units` and at least one."""
+        assert not isinstance(self._root, Upstream)
+        while True:
+            try:
+                block = self._root.read(payload)
+            except Exception:
+                if units == 1:
+                    raise
+                units //= 2
+                payload = payload.part(0, units * segment.unit)
+            else:
+                if segment.needs_all and block.rows is not None:
+                    raise SparseError
+                return units, block
+
+    def _run_piece(
+        self, segment: Segment, block: Block, allocate: stacking.Allocate | None
+    ) -> Block:
+        return segment.run(block, allocate, self._seed)
+
+    @property
+    def _stacks(self) -> bool:
+        return not isinstance(self._root, Upstream) and self._root.stacks
+
+    def _run_stacked(
+        self, segment: Segment, payload: Any, allocate: stacking.Allocate | None
+    ) -> Block:
+        """Lets the source stack the records of a unit."""
+        assert not isinstance(self._root, Upstream)
+        found = self._root.read_batch(payload, allocate if len(segment.steps) == 1 else None)
+        if found is not None:
+            return segment.run_stacked(*found, self._seed)
+        _, block = self._read(segment, payload, 1)
+        return segment.run(block, allocate, self._seed)
+
+
+def _parts(payload: Any, size: int) -> Iterator[Any]:
+    """Yields the payload unit by unit."""
+    for begin in range(0, payload.count, size):
+        yield payload.part(begin, min(begin + size, payload.count))
+
+
+def _pieces(segment: Segment, block: Block) -> Iterator[tuple[int, Block]]:
+    """Yields units and their blocks; a unit whose record is absent is left out."""
+    size, rows, first = segment.unit, block.rows, block.ordinal
+    for place in range(0, len(block), size):
+        piece = block.part(place, place + size)
+        unit = place // size if rows is None else rows[place]
+        piece.rows, piece.ordinal = None, first + unit * size
+        yield unit, piece
 
 
 def _add_whereabouts(outcome: Outcome, results: Sequence[tuple[int, Block]]) -> None:

@@ -42,6 +42,11 @@ class NodeRoot:
         return self._node.sparse and not self._allow_nones
 
     @property
+    def stacks(self) -> bool:
+        """Whether only index maps stand before a source that stacks."""
+        return nodes.stacks(self._node)
+
+    @property
     def node(self) -> nodes.Node:
         """What is read."""
         return self._node

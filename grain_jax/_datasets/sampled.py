@@ -28,6 +28,10 @@ class _Asked:
     def count(self) -> int:
         return self.span.count
 
+    def part(self, begin: int, end: int) -> _Asked:
+        rngs = None if self.rngs is None else self.rngs[begin:end]
+        return _Asked(self.span.part(begin, end), self.keys[begin:end], rngs)
+
 
 def length_of(sampler: Any) -> int | None:
     """Returns how many positions a sampler says it has; None if it does not say or has no end."""

@@ -29,6 +29,11 @@ class Span:
     count: int
     ordinal: int
 
+    def part(self, begin: int, end: int) -> Span:
+        """Returns the positions number `begin` to `end - 1`."""
+        first = self.first + begin * self.stride
+        return Span(first, self.stride, end - begin, self.ordinal + begin)
+
     def positions(self) -> np.ndarray:
         """Returns the positions, int64, shape (count,)."""
         return self.first + self.stride * np.arange(self.count, dtype=np.int64)

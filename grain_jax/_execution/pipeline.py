@@ -24,7 +24,7 @@ from grain_jax._values import errors, faults
 
 __all__ = ["Pipeline"]
 
-_RECORDS_AT_ONCE = 64
+_UNITS_AT_ONCE = 16
 
 
 class Pipeline:
@@ -200,7 +200,7 @@ class Pipeline:
                 lane = self.layout.lane(index, self.position.base, segment)
                 ordinal = lane.before if cursor is None else cursor[0]
                 skip = 0 if cursor is None else cursor[1]
-                most = 1 if executor is here else _RECORDS_AT_ONCE
+                most = 1 if executor is here else _UNITS_AT_ONCE
                 below = SegmentStream(
                     executor, first_kind + place, Head(root, lane, ordinal, most), skip, depth, None
                 )

@@ -45,7 +45,6 @@ END = _Signal("END")
 """There is no more."""
 
 _QUICK_SECONDS = 2e-3
-_MOST_UNITS = 64
 
 
 class Held:
@@ -139,14 +138,14 @@ class _Stretch:
 class Head:
     """Tasks for the first segment: stretches of a lane's records.
 
-    Where a unit is one record, a task takes as many as keep it short but worth its while.
+    A task takes as many units as keep it short but worth its while.
     """
 
     def __init__(self, root: Root, lane: Lane, ordinal: int, most_units: int) -> None:
         self._root = root
         self._lane = lane
         self._ordinal = ordinal
-        self._most = most_units if lane.unit == 1 else 1
+        self._most = most_units
         self._units = 1
 
     def next(self, block: bool) -> Any:
@@ -162,12 +161,9 @@ class Head:
         return self._task(payload, span)
 
     def rest(self, task: _Stretch, done: int) -> _Stretch:
-        """Returns the stretch after the first `done` records."""
-        span = task.span
-        left = Span(
-            span.first + done * span.stride, span.stride, span.count - done, span.ordinal + done
-        )
-        return self._task(self._root.prepare(left), left)
+        """Returns the stretch after the first `done` units."""
+        begin, end = done * self._lane.unit, task.span.count
+        return self._task(task.payload.part(begin, end), task.span.part(begin, end))
 
     def learn(self, outcome: Outcome) -> None:
         """Doubles the stretches while they are quick."""
