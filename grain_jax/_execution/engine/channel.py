@@ -60,7 +60,10 @@ def send_descriptors(end: socket.socket, message: bytes, descriptors: Sequence[i
 
 def receive_descriptors(end: socket.socket, most: int = 8) -> tuple[bytes, list[int]]:
     """Returns one message and the open files that came with it, none of them inheritable."""
-    message, descriptors, _, _ = socket.recv_fds(end, LIMIT, most)
+    try:
+        message, descriptors, _, _ = socket.recv_fds(end, LIMIT, most)
+    except OSError:
+        return b"", []  # the other side is gone
     for descriptor in descriptors:
         os.set_inheritable(descriptor, False)
     return message, list(descriptors)

@@ -178,7 +178,8 @@ class _Helper:
 
     def say(self, *message: Any) -> None:
         """Sends one message to the trainer."""
-        self.control.send(pickle.dumps(message, 5))
+        with contextlib.suppress(OSError):  # the trainer may be gone; `_watch` sees to that
+            self.control.send(pickle.dumps(message, 5))
 
     def serve(self) -> None:
         """Starts the workers and stays until the trainer says stop or ends."""
@@ -198,8 +199,7 @@ class _Helper:
             self._watch(wake)
         finally:
             self._end_workers()
-            with contextlib.suppress(OSError):
-                self.say("bye")  # datagram sockets have no end of file
+            self.say("bye")  # datagram sockets have no end of file
 
     def _load(self) -> bool:
         from grain_jax._execution.engine import faults, parcel

@@ -188,6 +188,8 @@ class Ledger:
             return
         del self._open[task.ticket]
         if status == wire.FAILED:
+            if length:  # too long for a message
+                error = self._arena.memory(slot, end)[offset : offset + length].tobytes()
             self._slots.release(slot)
             self._answers[task.ticket] = faults.unpack_exception(error, worker)
         else:

@@ -152,8 +152,9 @@ class Pool:
             inputs: rows of bundles, which `Program.run` gets as one list, in this order.
             label: what error texts call the task, "positions 32..47" for example.
         """
+        self._check_process()
         with self._condition:
-            self._check()
+            self._check_open()
             return self._ledger.add(kind, payload, inputs, label)
 
     def result(self, ticket: int, block: bool = True) -> Bundle | None:
@@ -164,10 +165,11 @@ class Pool:
             WorkerError: workers died or do not answer.
             ClosedError: the pool is closed.
         """
+        self._check_process()
         began = time.monotonic()
         while True:
             with self._condition:
-                self._check()
+                self._check_open()
                 if not self._polling and not self._ledger.answered(ticket):
                     self._pump()
                 bundle = self._ledger.collect(ticket)
@@ -178,8 +180,9 @@ class Pool:
 
     def cancel(self) -> None:
         """Forgets all tasks; their slots come back when their attempts have reported."""
+        self._check_process()
         with self._condition:
-            self._check()
+            self._check_open()
             self._ledger.forget()
 
     def close(self) -> None:
@@ -204,12 +207,15 @@ class Pool:
         if not self._closed:
             self.close()
 
-    def _check(self) -> None:
+    def _check_process(self) -> None:
+        # Before any lock: another thread may have held it at the fork.
         if os.getpid() != self._owner:
             raise ClosedError(
                 f"these worker processes belong to process {self._owner}, and this is a fork of "
                 f"it ({os.getpid()}): make a loader of its own here"
             )
+
+    def _check_open(self) -> None:
         if self._closed:
             raise ClosedError("the worker processes are closed")
 

@@ -9,7 +9,10 @@ import socket
 import sys
 import traceback
 import weakref
+from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 from grain_jax._execution.engine import channel, faults, parcel, wire
 from grain_jax._execution.engine.arena import Arena, Memory, Slot
@@ -35,7 +38,7 @@ class _Worker:
         """Runs tasks until the trainer closes the socket or the helper ends this process."""
         while True:
             self.table.receiving(self.row)
-            message = self.tasks.recv(channel.LIMIT + 4096)
+            message = channel.receive(self.tasks)
             if not message:
                 return
             generation, attempt, index, length = wire.TASK.unpack_from(message)
@@ -54,16 +57,19 @@ class _Worker:
         inputs: dict[int, Memory] = {}
         error = b""
         offset = length = 0
+        status = wire.DONE
         try:
             offset, length = self.run(slot, body, inputs)
         except BaseException as caught:  # a user's SystemExit too is an answer, not the end
             error = faults.pack_exception(caught, self.registry)
             _forget_frames(caught)
+            if len(error) > _INLINE:
+                offset, length, error = _write_error(slot, error)
+            status = wire.FAILED
         end = slot.end
         kept = {slot.index: [weakref.ref(memory) for memory in slot.release()]}
         for index in list(inputs):
             kept[index] = [weakref.ref(inputs.pop(index))]
-        status = wire.FAILED if error else wire.DONE
         if self._note_kept(kept):
             status |= wire.RETAINED
         self.report(attempt, status, offset, length, end, error)
@@ -92,32 +98,39 @@ class _Worker:
             if not alive:
                 continue
             any_kept = True
-            self._kept[index] = watched = []
+            watched = self._kept[index] = [r for r in self._kept.get(index, ()) if r() is not None]
             marks[index, self.row] = 1
             for memory in alive:
                 watched.append(weakref.ref(memory, self._unmark(index)))
             del memory, alive
-            if not any(ref() is not None for ref in watched):
-                marks[index, self.row] = 0
+            self._clear_mark(index)
         return any_kept
 
-    def _unmark(self, index: int) -> Any:
-        marks, row, kept = self.table.retained, self.row, self._kept
+    def _unmark(self, index: int) -> Callable[[Any], None]:
+        return lambda _: self._clear_mark(index)
 
-        def unmark(_: Any) -> None:
-            if all(ref() is None for ref in kept.get(index, ())):
-                marks[index, row] = 0
-
-        return unmark
+    def _clear_mark(self, index: int) -> None:
+        if all(reference() is None for reference in self._kept[index]):
+            self.table.retained[index, self.row] = 0
 
     def report(
         self, attempt: int, status: int, offset: int, length: int, end: int, error: bytes = b""
     ) -> None:
         """Sends one message to the trainer."""
-        if len(error) > _INLINE:
-            error = faults.shorten(error, _INLINE)
         head = wire.REPORT.pack(attempt, self.row, status, offset, length, end)
-        self.results.send(head + error)
+        try:
+            self.results.send(head + error)
+        except OSError:
+            os._exit(0)  # nobody listens any more
+
+
+def _write_error(slot: Slot, error: bytes) -> tuple[int, int, bytes]:
+    try:
+        offset = slot.take(len(error))
+        slot.bytes_at(offset, len(error))[:] = np.frombuffer(error, np.uint8)
+    except OSError:  # a full disk, maybe the very error
+        return 0, 0, faults.shorten(error, _INLINE)
+    return offset, len(error), b""
 
 
 def _forget_frames(error: BaseException) -> None:
@@ -177,6 +190,8 @@ def work(
             init(number, settings["workers"])
     except BaseException as error:
         data = faults.pack_exception(error, worker.registry)
+        if len(data) > _INLINE:
+            data = faults.shorten(data, _INLINE)
         worker.report(0, wire.LOST_START, 0, 0, 0, data)
         signal.pause()  # the trainer has the reason and ends this pool
         return

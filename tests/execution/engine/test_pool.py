@@ -137,6 +137,12 @@ def test_an_exception_names_the_users_line(shared: Pool) -> None:
     assert "worker.py" not in note
 
 
+def test_a_long_error_is_itself_too(shared: Pool) -> None:
+    with pytest.raises(ValueError, match="xxx") as caught:
+        ask(shared, programs.fail, ValueError, "x" * 200_000)
+    assert len(str(caught.value)) == 200_000
+
+
 def test_surroundings_are_the_trainers(shared: Pool) -> None:
     (seen,) = ask(shared, programs.look).load()
     assert not seen["jax"]
@@ -172,6 +178,25 @@ def test_threads_may_share_a_pool(shared: Pool) -> None:
     assert not wrong
 
 
+def test_inputs_that_a_worker_keeps_do_not_change(shared: Pool) -> None:
+    for value in range(100, 108):
+        bundle = ask(shared, programs.fill, value)
+        for _ in range(2):
+            ask(shared, programs.keep_inputs, inputs=[(bundle, [0])])
+    del bundle
+    for value in range(30):
+        ask(shared, programs.fill, value)
+    for _ in range(20):
+        for array in ask(shared, programs.kept).load():
+            assert array[0] >= 100
+            assert (array == array[0]).all()
+    for _ in range(20):
+        ask(shared, programs.drop)
+    for value in range(30):  # slots circulate again
+        ask(shared, programs.fill, value, 8, 0.001)
+    assert not shared._ledger._slots._parked or not shared._ledger._slots._table.retained.any()
+
+
 def test_what_a_worker_keeps_does_not_change(shared: Pool) -> None:
     for value in range(100, 110):
         ask(shared, programs.keep, value)
@@ -197,6 +222,14 @@ def test_init_runs_once_in_every_worker(mode: str, tmp_path: Path) -> None:
         f"{path.name[0]}-of-2-{pid}" for pid in pids for path in tmp_path.glob(f"*-{pid}")
     )
     assert {path.name[0] for path in tmp_path.iterdir()} == {"0", "1"}
+
+
+def test_an_init_that_fails_is_its_own_error() -> None:
+    pool = Pool(programs.Call(), workers=1, init=partial(programs.note, "/no/such/folder"))
+    ticket = pool.submit(0, (programs.fill, 4))
+    with pytest.raises(FileNotFoundError, match="/no/such/folder"):
+        pool.result(ticket)
+    pool.close()
 
 
 def test_a_program_that_starts_threads_is_not_forked_after_loading() -> None:
