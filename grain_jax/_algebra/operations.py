@@ -95,7 +95,7 @@ def lowered(operation: Any) -> tuple[str, Any] | None:
         return "random_map", operation.random_map_function
     if isinstance(operation, FilterOperation):
         return "filter", operation.condition_function
-    is_transform = isinstance(operation, transforms.Batch) or steps.method_of(operation)
+    is_transform = isinstance(operation, transforms.Batch) or steps.methods_of(operation)
     if not is_transform and callable(operation) and not isinstance(operation, type):
         return None
     return steps.kind_of(operation), operation

@@ -7,7 +7,8 @@ process and worker processes all use the same ones.
 from __future__ import annotations
 
 import dataclasses
-import types
+import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -15,7 +16,7 @@ import numpy as np
 
 from grain_jax._algebra import stacking, transforms
 from grain_jax._algebra.blocks import Block
-from grain_jax._values import errors, faults, randomness
+from grain_jax._values import errors, faults, options, randomness
 
 __all__ = [
     "BatchStep",
@@ -26,6 +27,7 @@ __all__ = [
     "RandomStep",
     "Step",
     "kind_of",
+    "methods_of",
     "step_for",
 ]
 
@@ -70,7 +72,7 @@ class MapStep:
                     _checked(result, self.title)
                 append(result)
         except BaseException as error:
-            raise faults.located(error, self.title, block.where(len(out))) from None
+            faults.reraise(error, self.title, block.where(len(out)))
         block.data = out
         return block
 
@@ -105,7 +107,7 @@ class RandomStep:
                     rng = keyed.take(int(block.positions[row]), outputs[row] if outputs else 0)
                 out.append(_checked(self.function(element, rng), self.title))
         except BaseException as error:
-            raise faults.located(error, self.title, block.where(len(out))) from None
+            faults.reraise(error, self.title, block.where(len(out)))
         block.data = out
         return block
 
@@ -130,7 +132,7 @@ class IndexStep:
                 place = int(block.positions[row]) if self.by_position else block.ordinal + row
                 out.append(_checked(self.function(place, element), self.title))
         except BaseException as error:
-            raise faults.located(error, self.title, block.where(len(out))) from None
+            faults.reraise(error, self.title, block.where(len(out)))
         block.data = out
         return block
 
@@ -151,7 +153,7 @@ class FilterStep:
                 if function(element):
                     keep.append(row)
         except BaseException as error:
-            raise faults.located(error, self.title, block.where(row)) from None
+            faults.reraise(error, self.title, block.where(row))
         return block if len(keep) == len(block) else block.take(keep)
 
 
@@ -170,20 +172,37 @@ class FlatMapStep:
         row = 0
         try:
             for row, element in enumerate(block.data):
-                results = list(self.function(element))
-                if self.max_fan_out is not None and len(results) > self.max_fan_out:
-                    raise errors.InvalidValueError(
-                        f"{self.title} returned {len(results)} elements, more than its "
-                        f"max_fan_out={self.max_fan_out}. Raise max_fan_out or return fewer."
-                    )
-                # Nested flat-maps keep their numbers apart in the upper half of the word.
+                results = self._results(element)
+                # Nested flat-maps keep their numbers apart: 32 bits for each.
                 first = block.outputs[row] << 32 if block.outputs else 0
-                data.extend(results)
-                keep.extend([row] * len(results))
-                outputs.extend(range(first, first + len(results)))
+                for number, result in enumerate(results, first):
+                    if result is not None:  # absent, as in random access
+                        data.append(result)
+                        keep.append(row)
+                        outputs.append(number)
         except BaseException as error:
-            raise faults.located(error, self.title, block.where(row)) from None
+            faults.reraise(error, self.title, block.where(row))
         return dataclasses.replace(block.take(keep), data=data, outputs=outputs)
+
+    def _results(self, element: Any) -> list[Any]:
+        given = self.function(element)
+        try:
+            results = iter(given)
+        except TypeError:
+            raise errors.InvalidTypeError(
+                f"{self.title} returned {type(given).__name__}, which holds no elements. Return a "
+                "list of elements; an empty one drops the element."
+            ) from None
+        if self.max_fan_out is None:
+            return list(results)
+        # One more than allowed tells, even of a generator without an end.
+        found = list(itertools.islice(results, self.max_fan_out + 1))
+        if len(found) > self.max_fan_out:
+            raise errors.InvalidValueError(
+                f"{self.title} returned more than max_fan_out={self.max_fan_out} elements. Raise "
+                "max_fan_out or return fewer."
+            )
+        return found
 
 
 @dataclasses.dataclass
@@ -212,22 +231,18 @@ class BatchStep:
                 batches.append(self._make(block.data[begin:end]))
                 begin = end
         except stacking.StackError as error:
-            raise faults.located(
-                error,
-                self.title,
-                f"{block.where(begin + error.first)} and {block.where(begin + error.second)}",
-            ) from None
+            places = [block.where(begin + row) for row in (error.first, error.second)]
+            faults.reraise(error, self.title, " and ".join(dict.fromkeys(places)))
         except BaseException as error:
-            raise faults.located(
-                error, self.title, f"the batch from {block.where(begin)}"
-            ) from None
-        last = [end - 1 for end in ends]
+            first, last = block.where(begin), block.where(ends[len(batches)] - 1)
+            faults.reraise(error, self.title, f"the batch from {first} to {last}")
+        rows = [end - 1 for end in ends]
         # A batch stands where its last record stands.
         return Block(
             batches,
-            [block.positions[row] for row in last],
-            None if block.outputs is None else [block.outputs[row] for row in last],
-            None if block.rngs is None else [block.rngs[row] for row in last],
+            [block.positions[row] for row in rows],
+            None if block.outputs is None else [block.outputs[row] for row in rows],
+            None if block.rngs is None else [block.rngs[row] for row in rows],
             None,
             block.ordinal // self.size,
             block.describe,
@@ -240,47 +255,70 @@ class BatchStep:
 
 
 def _name(transform: Any) -> str:
-    if isinstance(transform, (types.FunctionType, types.BuiltinFunctionType, types.MethodType)):
-        return transform.__qualname__.rsplit("<locals>.", 1)[-1]
+    if isinstance(transform, functools.partial):
+        return f"partial({_name(transform.func)})"
+    name = getattr(transform, "__qualname__", None) or getattr(transform, "__name__", None)
+    if isinstance(name, str):
+        return name.rsplit("<locals>.", 1)[-1]
     return type(transform).__name__
 
 
 _METHODS = (
-    (transforms.Map, "map"),
-    (transforms.RandomMap, "random_map"),
-    (transforms.TfRandomMap, "np_random_map"),
-    (transforms.MapWithIndex, "map_with_index"),
-    (transforms.Filter, "filter"),
-    (transforms.FlatMap, "flat_map"),
+    (transforms.Map, "map", "map"),
+    (transforms.RandomMap, "random_map", "random_map"),
+    (transforms.TfRandomMap, "random_map", "np_random_map"),
+    (transforms.MapWithIndex, "map_with_index", "map_with_index"),
+    (transforms.Filter, "filter", "filter"),
+    (transforms.FlatMap, "flat_map", "flat_map"),
 )
 
 
-def method_of(transform: Any) -> tuple[str, Callable[..., Any]] | None:
-    """Returns which operator a transformation object is, and its function."""
-    for kind, method in _METHODS:
-        if isinstance(transform, kind):
-            return ("random_map" if method == "np_random_map" else method), getattr(
-                transform, method
-            )
-    return None
+def methods_of(transform: Any) -> dict[str, Callable[..., Any]]:
+    """Returns for each operator that a transformation object stands for its function."""
+    return {
+        operator: getattr(transform, method)
+        for kind, operator, method in _METHODS
+        if isinstance(transform, kind)
+    }
 
 
 def kind_of(transform: Any) -> str:
     """Returns which operator a transformation object is.
 
     Raises:
-      InvalidTypeError: for an object that is no transformation.
+      InvalidTypeError: for an object that is no transformation, or more than one.
     """
     if isinstance(transform, transforms.Batch):
         return "batch"
-    found = method_of(transform)
-    if found is None:
-        known = ", ".join(sorted({"Batch", *(kind.__name__ for kind, _ in _METHODS)}))
+    found = list(methods_of(transform))
+    if len(found) == 1:
+        return found[0]
+    if found:
         raise errors.InvalidTypeError(
-            f"{transform!r} of type {type(transform).__name__} is no transformation. "
-            f"Derive from one of transforms.{{{known}}}."
+            f"{type(transform).__name__} is {' and '.join(found)} at once. Derive from one kind of "
+            f"transformation, or write one of {', '.join(f'.{name}(...)' for name in found)}."
         )
-    return found[0]
+    _refuse_class(transform)
+    names = ", ".join(sorted({"Batch", *(kind.__name__ for kind, _, _ in _METHODS)}))
+    remedy = (
+        "Write its operator, as in `ds.map(function)`, or derive"
+        if callable(transform)
+        else "Derive"
+    )
+    raise errors.InvalidTypeError(
+        f"{transform!r} of type {type(transform).__name__} is no transformation. "
+        f"{remedy} from one of transforms.{{{names}}}."
+    )
+
+
+def _refuse_class(transform: Any) -> None:
+    if isinstance(transform, type) and issubclass(
+        transform, (transforms.Batch, *(kind for kind, _, _ in _METHODS))
+    ):
+        raise errors.InvalidTypeError(
+            f"{transform.__name__} is a class, and a transformation is an object of it. Write "
+            f"{transform.__name__}(...)."
+        )
 
 
 def step_for(
@@ -306,19 +344,10 @@ def step_for(
       InvalidTypeError: for an object of another kind.
     """
     title = f"step {number}: {kind}({_name(transform)})"
-    if isinstance(transform, transforms.Batch):
+    if kind == "batch" and isinstance(transform, transforms.Batch):
         title = f"step {number}: batch({transform.batch_size})"
         return BatchStep(transform.batch_size, transform.drop_remainder, transform.batch_fn, title)
-    found = method_of(transform)
-    if found is not None and found[0] == kind:
-        function = found[1]
-    elif found is None and callable(transform):
-        function = transform
-    else:
-        raise errors.InvalidTypeError(
-            f"{kind} takes a function or a transforms.{_class_name(kind)}, got {transform!r} of "
-            f"type {type(transform).__name__}."
-        )
+    function = _function(kind, transform)
     if kind == "map":
         return MapStep(function, title)
     if kind == "random_map":
@@ -327,8 +356,24 @@ def step_for(
         return IndexStep(function, title, by_position)
     if kind == "filter":
         return FilterStep(function, title)
-    return FlatMapStep(function, title, getattr(transform, "max_fan_out", None))
+    fan_out = getattr(transform, "max_fan_out", None)
+    if fan_out is not None:
+        fan_out = options.check_count("max_fan_out", fan_out, minimum=1)
+    return FlatMapStep(function, title, fan_out)
 
 
-def _class_name(kind: str) -> str:
-    return "".join(word.capitalize() for word in kind.split("_"))
+def _function(kind: str, transform: Any) -> Callable[..., Any]:
+    """Returns the user's function for an operator."""
+    _refuse_class(transform)
+    found = methods_of(transform)
+    if kind in found:
+        return found[kind]
+    if not found and callable(transform):
+        function: Callable[..., Any] = transform
+        return function
+    text = f"got {transform!r} of type {type(transform).__name__}."
+    other = "batch" if isinstance(transform, transforms.Batch) else next(iter(found), None)
+    if other is not None:
+        text += f" Write .{other}(...), or .apply(...), for this one."
+    name = "".join(word.capitalize() for word in kind.split("_"))
+    raise errors.InvalidTypeError(f"{kind} takes a function or a transforms.{name}, {text}")

@@ -84,14 +84,14 @@ class FlatMap(abc.ABC):
     """Maps one element to any number of elements, up to `max_fan_out`.
 
     Attributes:
-      max_fan_out: the most elements that one input may give.
+      max_fan_out: the most elements that one input may give; more are an error.
     """
 
     max_fan_out: int
 
     @abc.abstractmethod
     def flat_map(self, element: Any) -> Sequence[Any]:
-        """Returns the new elements, in order."""
+        """Returns the new elements, in order; None among them is left out."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +109,8 @@ class Batch:
     batch_fn: Callable[[Sequence[Any]], Any] | None = None
 
     def __post_init__(self) -> None:
-        options.check_count("batch_size", self.batch_size, minimum=1)
+        size = options.check_count("batch_size", self.batch_size, minimum=1)
+        object.__setattr__(self, "batch_size", size)
         if self.batch_fn is not None and not callable(self.batch_fn):
             raise errors.InvalidTypeError(
                 f"batch_fn must be callable or None, got {self.batch_fn!r}."

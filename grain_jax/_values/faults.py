@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
+import sysconfig
 import traceback
 import types
+from typing import NoReturn
 
-__all__ = ["located", "user_traceback"]
+__all__ = ["add_note", "located", "reraise", "user_traceback"]
 
 _PACKAGE = str(pathlib.Path(__file__).parent.parent) + "/"
+_INSTALLED = ("<frozen ", *{sysconfig.get_path(name) + "/" for name in ("stdlib", "purelib")})
 _NOTED = "_grain_jax_noted"
 
 
@@ -26,11 +29,37 @@ def user_traceback(trace: types.TracebackType | None) -> types.TracebackType | N
 
 
 def _place(error: BaseException) -> str:
-    """Says in which file and line of the user the error came up."""
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if not frame.filename.startswith(_PACKAGE):
-            return f"{frame.filename}:{frame.lineno}, in {frame.name}"
+    """Says in which file and line of the user the error came up.
+
+    That is the innermost frame of the user's own code; of an installed package if there is none.
+    """
+    frames = [
+        frame
+        for frame in reversed(traceback.extract_tb(error.__traceback__))
+        if not frame.filename.startswith(_PACKAGE)
+    ]
+    own = [frame for frame in frames if not frame.filename.startswith(_INSTALLED)]
+    for frame in own or frames:
+        return f"{frame.filename}:{frame.lineno}, in {frame.name}"
     return ""
+
+
+def _set(error: BaseException, name: str, value: object) -> None:
+    """Sets an attribute, also of an exception that is a frozen dataclass."""
+    with contextlib.suppress(AttributeError, TypeError):  # no room in an exception with slots
+        object.__setattr__(error, name, value)
+
+
+def add_note(error: BaseException, note: str) -> None:
+    """Adds a note, whatever the user's class does about attributes."""
+    _set(error, "__notes__", [*getattr(error, "__notes__", ()), note])
+
+
+def _is_read_only(error: BaseException) -> bool:
+    try:
+        return isinstance(error, ValueError) and "read-only" in str(error)
+    except Exception:  # a class of the user's, whose text cannot be made
+        return False
 
 
 def located(error: BaseException, step: str, record: str) -> BaseException:
@@ -50,12 +79,19 @@ def located(error: BaseException, step: str, record: str) -> BaseException:
     note = f"in {step}, at {record}"
     if place:
         note += f"\n  {place}"
-    if isinstance(error, ValueError) and "read-only" in str(error):
+    if _is_read_only(error):
         note += (
             "\n  Records of an in-memory source are read-only views of it: write `x = x * 2` "
             "instead of `x *= 2`, or copy first."
         )
-    error.add_note(note)
-    with contextlib.suppress(AttributeError):  # exceptions with slots: a second note is harmless
-        setattr(error, _NOTED, True)
+    add_note(error, note)
+    _set(error, _NOTED, True)
     return error.with_traceback(user_traceback(error.__traceback__))
+
+
+def reraise(error: BaseException, step: str, record: str) -> NoReturn:
+    """Raises what `located` returns; to be called where the error was caught.
+
+    Cause and context of the user's exception stay as they are.
+    """
+    raise located(error, step, record)

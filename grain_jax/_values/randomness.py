@@ -2,7 +2,8 @@
 
 Every draw comes from Philox (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC
 2011) with the key (seed, global position) and the counter (0, 0, output number, step number): two
-records, epochs, seeds, flat-map outputs or random steps share no draw.
+records, epochs, seeds, flat-map outputs or random steps share no draw. An output number above 64
+bits, of a third flat-map inside two others, goes on in the word before.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Rekeyed", "generator"]
+__all__ = ["Rekeyed", "counter_of", "generator"]
 
 _MASK = 2**64 - 1
 
@@ -27,8 +28,14 @@ def generator(seed: int, position: int, output: int = 0, step: int = 0) -> np.ra
       step: which random step of the pipeline asks, from 0.
     """
     key = np.array([seed & _MASK, position & _MASK], np.uint64)
-    counter = np.array([0, 0, output & _MASK, step & _MASK], np.uint64)
-    return np.random.Generator(np.random.Philox(counter=counter, key=key))
+    bits = np.random.Philox(counter=counter_of(output, step), key=key)
+    return np.random.Generator(bits)
+
+
+def counter_of(output: int, step: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    """Returns where the draws of a flat-map's output at a step begin."""
+    words = [0, output >> 64 & _MASK, output & _MASK, step & _MASK]
+    return np.array(words, np.uint64)
 
 
 class Rekeyed:
@@ -47,7 +54,7 @@ class Rekeyed:
         self._bits = np.random.Philox(key=np.zeros(2, np.uint64))
         self._generator = np.random.Generator(self._bits)
         self._key = np.array([self._seed, 0], np.uint64)
-        self._counter = np.array([0, 0, 0, self._step], np.uint64)
+        self._counter, self._output = counter_of(0, self._step), 0
         self._state: Any = {
             "bit_generator": "Philox",
             "state": {"counter": self._counter, "key": self._key},
@@ -63,6 +70,8 @@ class Rekeyed:
         if sys.getrefcount(self._generator) > 2 or sys.getrefcount(self._bits) > 3:
             self._renew()
         self._key[1] = position & _MASK
-        self._counter[2] = output & _MASK
+        if output != self._output:
+            self._output = output
+            self._counter[:] = counter_of(output, self._step)
         self._bits.state = self._state
         return self._generator
