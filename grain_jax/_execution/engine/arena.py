@@ -16,12 +16,17 @@ import numpy.typing as npt
 
 __all__ = [
     "ALIGNMENT",
+    "MAX_SLOTS",
+    "Allocate",
     "Arena",
     "Memory",
+    "Slot",
     "is_slot_memory",
     "map_file",
     "memory_file",
+    "memory_over",
     "private_memory",
+    "reserve",
 ]
 
 ALIGNMENT = 64  # bytes; JAX on CPU takes a buffer without a copy only from this alignment on

@@ -66,7 +66,7 @@ def command(role: str, parent: int, arguments: list[Any], path: list[str]) -> li
     return [sys.executable, *flags, "-P", "-c", _CODE, role, str(parent), packed, *path]
 
 
-def die_with_parent(parent: int) -> None:
+def _die_with_parent(parent: int) -> None:
     """Asks the kernel to end this process when its parent process does, and looks once itself.
 
     Only where the parent has one thread: the signal comes when the *thread* ends that forked.
@@ -136,12 +136,12 @@ def _run_forked(body: Callable[[], None]) -> None:
 
 
 def _forked_helper(zygote: int, mode: str, first_row: int, descriptors: list[int]) -> None:
-    die_with_parent(zygote)
+    _die_with_parent(zygote)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     _Helper(zygote, mode, first_row, descriptors).serve()
 
 
-def take_over(settings: dict[str, Any]) -> None:
+def _take_over(settings: dict[str, Any]) -> None:
     """Makes the trainer's directory, search path, arguments and environment our own."""
     with contextlib.suppress(OSError):  # the trainer's own directory may be gone
         os.chdir(settings["cwd"])
@@ -184,7 +184,7 @@ class _Helper:
     def serve(self) -> None:
         """Starts the workers and stays until the trainer says stop or ends."""
         self.say("hello", os.getpid())
-        take_over(self.settings)
+        _take_over(self.settings)
         if self.mode == "fork_loaded" and not self._load():
             return
         wake, woken = self.wakes = socket.socketpair()
@@ -249,7 +249,7 @@ class _Helper:
     def _forked_worker(self, helper: int, number: int, row: int) -> None:
         from grain_jax._execution.engine import worker
 
-        die_with_parent(helper)
+        _die_with_parent(helper)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for end in (self.control, *self.wakes):
@@ -302,13 +302,13 @@ def _fresh_worker(helper: int, number: int, row: int, *descriptors: int) -> None
     from grain_jax._execution.engine import worker
 
     if sys.platform == "linux":
-        die_with_parent(helper)
+        _die_with_parent(helper)
     else:
         _watch_parent(helper)
     tasks, results = channel.adopt(descriptors[0]), channel.adopt(descriptors[1])
     arena, file = descriptors[2:]
     settings = read_settings(file)
-    take_over(settings)
+    _take_over(settings)
     worker.work(number, row, settings, tasks, results, arena, None, file)
 
 

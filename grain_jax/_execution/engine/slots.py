@@ -10,7 +10,7 @@ from typing import Any
 from grain_jax._execution.engine.arena import Arena, Memory
 from grain_jax._execution.engine.table import Table
 
-__all__ = ["Slots"]
+__all__ = ["Slots", "default_budget"]
 
 
 class _Lent(weakref.ref["Memory"]):

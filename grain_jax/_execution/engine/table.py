@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from grain_jax._execution.engine.arena import Arena, Memory
+from grain_jax._execution.engine.arena import Arena, reserve
 
 __all__ = ["RECEIVING", "RUNNING", "STARTING", "Table"]
 
 STARTING, RECEIVING, RUNNING = 0, 1, 2
 _STATE, _ATTEMPT, _SINCE, _PID = range(4)
-_HEADER = 64  # bytes; the first eight hold the generation
-_CELL = 64  # bytes; one cache line a worker
+_CELL = 8  # integers; one cache line a worker. The first cell holds the generation
 
 
 class Table:
@@ -26,51 +24,50 @@ class Table:
     """
 
     def __init__(self, arena: Arena, rows: int) -> None:
-        start = _HEADER + rows * _CELL
+        start = (1 + rows) * _CELL * 8
         size = start + arena.slots * rows
-        memory: Memory = arena.memory(0, size)
-        self._generation: npt.NDArray[np.int64] = memory[:8].view(np.int64)
-        self._cells: npt.NDArray[np.int64] = memory[_HEADER:start].view(np.int64).reshape(rows, -1)
-        self.retained: npt.NDArray[np.uint8] = memory[start:size].reshape(arena.slots, rows)
+        if arena.on_disk:
+            reserve(arena.descriptor, 0, size)
+        memory = arena.memory(0, size)
+        self._cells = memory.data[:start].cast("q")  # ten times as fast as an array, one at a time
+        self.retained: npt.NDArray[np.uint8] = memory[start:].reshape(arena.slots, rows)
         self.rows = rows
 
     @property
     def generation(self) -> int:
         """The number of times that the trainer has forgotten all tasks."""
-        return int(self._generation[0])
+        return self._cells[0]
 
     @generation.setter
     def generation(self, value: int) -> None:
-        self._generation[0] = value
+        self._cells[0] = value
 
     def enter(self, row: int, pid: int) -> None:
         """Notes that a worker is about to load the program."""
-        self._cells[row] = 0
-        self._cells[row, _PID] = pid
-        self._cells[row, _SINCE] = time.monotonic_ns()
+        self._set(row, (STARTING, 0, time.monotonic_ns(), pid))
 
     def receiving(self, row: int) -> None:
         """Notes that a worker waits for a task, or has just taken one."""
-        self._cells[row, _STATE] = RECEIVING
+        self._cells[_CELL * (1 + row) + _STATE] = RECEIVING
 
     def running(self, row: int, attempt: int) -> None:
         """Notes which attempt a worker begins."""
-        cell = self._cells[row]
-        cell[_ATTEMPT] = attempt
-        cell[_SINCE] = time.monotonic_ns()
-        cell[_STATE] = RUNNING
+        cell = _CELL * (1 + row)
+        self._cells[cell + _ATTEMPT] = attempt
+        self._cells[cell + _SINCE] = time.monotonic_ns()
+        self._cells[cell + _STATE] = RUNNING
 
     def read(self, row: int) -> tuple[int, int, float, int]:
         """Returns state, attempt, seconds since it began, and process id."""
-        cell: Any = self._cells[row].tolist()
-        return (
-            cell[_STATE],
-            cell[_ATTEMPT],
-            (time.monotonic_ns() - cell[_SINCE]) / 1e9,
-            cell[_PID],
-        )
+        cell = _CELL * (1 + row)
+        state, attempt, since, pid = self._cells[cell : cell + 4]
+        return state, attempt, (time.monotonic_ns() - since) / 1e9, pid
 
     def clear(self, row: int) -> None:
         """Forgets a worker that is reaped."""
-        self._cells[row] = 0
+        self._set(row, (STARTING, 0, 0, 0))
         self.retained[:, row] = 0
+
+    def _set(self, row: int, values: tuple[int, int, int, int]) -> None:
+        for number, value in enumerate(values):
+            self._cells[_CELL * (1 + row) + number] = value

@@ -204,14 +204,12 @@ def encode(
     buffers = pickler.buffers
     foreign = pickle.dumps(buffers.places, 5) if buffers is not None and buffers.foreign else b""
     head = _HEAD.pack(len(outputs), len(extra), len(foreign), len(body))
-    parts = (head, extra, foreign, body)
-    length = sum(map(len, parts))
+    front = head + extra + foreign
+    length = len(front) + len(body)
     start = slot.take(length)
     region = slot.bytes_at(start, length).data
-    at = 0
-    for part in parts:
-        region[at : at + len(part)] = part
-        at += len(part)
+    region[: len(front)] = front
+    region[len(front) :] = body
     return start, length
 
 
