@@ -84,7 +84,10 @@ class Pool:
         self._ready = False
         self._helper_deaths = 0
         self._sockets: list[socket.socket] = []
-        with contextlib.ExitStack() as undo:
+        with contextlib.ExitStack() as undo, contextlib.ExitStack() as early:
+            if self.mode != "fresh":
+                # The zygote starts while this process pickles.
+                early.callback(launch.keep_alive().close)
             self._arena = Arena.create()
             undo.callback(self._arena.close)
             rows = 2 * workers  # the second half for the time after a helper's death
