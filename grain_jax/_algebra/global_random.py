@@ -12,7 +12,6 @@ import contextlib
 import random
 import threading
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -21,9 +20,14 @@ from grain_jax._values import randomness
 
 __all__ = ["may_draw", "preserved", "seed_for"]
 
+_WORD = 2**64 - 1
+
 # NumPy documents both; its type stubs leave them out.
 _get_bits = np.random.get_bit_generator  # type: ignore[attr-defined]
 _set_bits = np.random.set_bit_generator  # type: ignore[attr-defined]
+
+# The kind of generator that `np.random` begins with: `np.random.get_state` wants no other.
+_ours = np.random.MT19937(0)
 
 
 def seed_for(seed: int, position: int, output: int, part: int) -> None:
@@ -35,51 +39,78 @@ def seed_for(seed: int, position: int, output: int, part: int) -> None:
       output: which output of a flat-map it is.
       part: which part of the pipeline works on it.
     """
-    key = np.array([seed & _WORD, position & _WORD], np.uint64)
-    counter = randomness.counter_of(output, part)
-    _set_bits(np.random.Philox(counter=counter, key=key))
-    words = (output, part, position & _WORD, seed & _WORD)
-    number = 0
-    for word in words:
-        number = (number << 64) + word
-    random.seed(number)
+    numbers = np.array([seed & _WORD, position & _WORD], np.uint64)
+    words = np.concatenate([numbers, randomness.counter_of(output, part)[1:]]).view(np.uint32)
+    _set_bits(_ours)
+    np.random.seed(words)
+    random.seed(words.tobytes())
 
 
-_WORD = 2**64 - 1
+class _Saved:
+    """The state of both generators."""
+
+    def __init__(self) -> None:
+        self._state, self._bits = random.getstate(), _get_bits()
+        self._legacy = np.random.get_state(legacy=False)
+
+    def restore(self) -> None:
+        """Puts it back."""
+        random.setstate(self._state)
+        _set_bits(self._bits)
+        # A draw of `randn` may wait, which the line before lost.
+        if self._bits is _ours or self._legacy["has_gauss"]:
+            np.random.set_state(self._legacy)
 
 
-class _Keeper:
-    """The user's own state, while any thread of this process works with seeds of ours."""
+class _Threads:
+    """The user's own state, while threads of this process work with seeds of ours."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._inside = 0
-        self._saved: tuple[Any, Any] | None = None
+        self._saved: _Saved | None = None
 
     def enter(self) -> None:
         with self._lock:
             if not self._inside:
-                self._saved = random.getstate(), _get_bits()
+                self._saved = _Saved()
             self._inside += 1
 
     def leave(self) -> None:
         with self._lock:
             self._inside -= 1
             if not self._inside and self._saved is not None:
-                state, bits = self._saved
+                self._saved.restore()
                 self._saved = None
-                random.setstate(state)
-                _set_bits(bits)
 
 
-_keeper = _Keeper()
+class _Nesting(threading.local):
+    depth = 0
+
+
+_threads = _Threads()
+_nesting = _Nesting()
 
 
 @contextlib.contextmanager
 def preserved() -> Iterator[None]:
-    """Puts both process-wide generators back at the end: at that of the last of several at once."""
-    _keeper.enter()
+    """Puts both process-wide generators back at the end.
+
+    Where several threads are inside at once, the last one to leave puts back what the first found.
+    """
+    _nesting.depth += 1
     try:
-        yield
+        if _nesting.depth > 1:
+            saved = _Saved()
+            try:
+                yield
+            finally:
+                saved.restore()
+        else:
+            _threads.enter()
+            try:
+                yield
+            finally:
+                _threads.leave()
     finally:
-        _keeper.leave()
+        _nesting.depth -= 1
