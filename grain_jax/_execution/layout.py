@@ -12,7 +12,7 @@ from typing import Any
 from grain_jax._algebra import steps
 from grain_jax._datasets import schedule
 from grain_jax._datasets.plan import Plan, Segment
-from grain_jax._execution.streams import Cursor
+from grain_jax._execution.items import Cursor
 
 __all__ = ["Layout", "Position"]
 
@@ -25,12 +25,14 @@ class Position:
       base: position from which shards are counted; above 0 only in elastic streams.
       cursors: for each lane where to go on; None before its first element.
       next_lane: the lane whose turn it is.
+      tail: two numbers for each segment that runs on the merged lanes, or none at the start.
       sparse: whether absent elements were met where none was expected.
     """
 
     base: int = 0
     cursors: tuple[Cursor | None, ...] = (None,)
     next_lane: int = 0
+    tail: tuple[int, ...] = ()
     sparse: bool = False
 
 
@@ -117,6 +119,7 @@ class Layout:
             "base": position.base,
             "cursors": [None if c is None else list(c) for c in position.cursors],
             "next_lane": position.next_lane,
+            "tail": list(position.tail),
             "sparse": position.sparse,
             "shard": list(self.shard),
             "sampler_shard": list(self.sampler_shard),

@@ -8,18 +8,12 @@ import warnings
 from typing import Any
 
 from grain_jax._datasets import iterators
-from grain_jax._datasets.plan import Plan, Program, SparseError, Upstream
+from grain_jax._datasets.plan import Plan, Program, Segment, SparseError, Upstream
 from grain_jax._execution import inline, lending, snapshots, workers
+from grain_jax._execution.feeds import Groups, Head
+from grain_jax._execution.items import END, Cursor, Feed, Item, Pull
 from grain_jax._execution.layout import Layout, Position
-from grain_jax._execution.streams import (
-    END,
-    Groups,
-    Head,
-    Item,
-    Pull,
-    SegmentStream,
-    Upstreamed,
-)
+from grain_jax._execution.streams import Merged, SegmentStream, Upstreamed
 from grain_jax._values import errors, faults
 
 __all__ = ["Pipeline"]
@@ -43,7 +37,7 @@ class Pipeline:
         self._dense = plan.segments()
         self._loose = plan.segments(sparse=True)
         self._executors: tuple[inline.Executor, inline.Executor] | None = None
-        self._lanes: list[Pull | None] = []
+        self._stream: Pull | None = None
         self._lock = threading.Lock()
         self._closed = False
         self.first = 0  # where the stream begins: above 0 for a later epoch
@@ -86,6 +80,7 @@ class Pipeline:
                 self.position,
                 sparse=True,
                 cursors=tuple(None if c is None else (c[0], 0) for c in self.position.cursors),
+                tail=(),
             )
             return self.next_item()
         except BaseException as error:
@@ -97,10 +92,7 @@ class Pipeline:
     def advance(self) -> None:
         """Gets work going."""
         self._check_open()
-        self._build()
-        for lane in self._lanes:
-            if lane is not None:
-                lane.advance()
+        self._build().advance()
 
     def close(self) -> None:
         """Ends workers and threads; idempotent, from any thread."""
@@ -118,41 +110,23 @@ class Pipeline:
             )
 
     def _pull(self) -> Item | Any:
-        self._build()
-        lanes = self._lanes
-        for lane in lanes:
-            if lane is not None:
-                lane.advance()
-        turn = self.position.next_lane
-        for _ in range(len(lanes)):
-            lane = lanes[turn]
-            item = END if lane is None else lane.pull(True)
-            if item is END:
-                lanes[turn] = None
-                turn = (turn + 1) % len(lanes)
-                continue
-            assert isinstance(item, Item)
-            self._deliver(turn, item)
-            return item
-        self.position = self.layout.end(self.segments, self.position)
-        return END
-
-    def _deliver(self, turn: int, item: Item) -> None:
-        cursors = list(self.position.cursors)
-        cursors[turn] = item.cursor
+        item = self._build().pull(True)
+        if item is END:
+            self.position = self.layout.end(self.segments, self.position)
+            return END
+        cursors, turn, *tail = item.cursor
         self.position = dataclasses.replace(
-            self.position,
-            cursors=tuple(cursors),
-            next_lane=(turn + 1) % self.layout.lanes,
+            self.position, cursors=cursors, next_lane=turn, tail=tuple(tail)
         )
+        return item
 
     def _forget(self) -> None:
-        self._lanes = []
+        self._stream = None
         for executor in self._executors or ():
             executor.cancel()
 
-    def _build(self) -> None:
-        """Makes the executors once, and the streams wherever the position says."""
+    def _build(self) -> Pull:
+        """Makes the executors once, and the stream wherever the position says."""
         if self._executors is None:
             program = Program(self.plan, [*self._dense, *self._loose])
             here = inline.Inline(snapshots.snapshot(program))
@@ -162,8 +136,9 @@ class Pipeline:
             if self._closed:
                 self.close()
                 self._check_open()
-        if not self._lanes:
-            self._lanes = [self._lane(index) for index in range(self.layout.lanes)]
+        if self._stream is None:
+            self._stream = self._whole()
+        return self._stream
 
     def _is_remote(self) -> bool:
         if self._setup.options.num_workers == 0:
@@ -178,46 +153,62 @@ class Pipeline:
             return False
         return True
 
-    def _lane(self, index: int) -> Pull:
-        """Puts the segments behind one another, from the lane's cursor on."""
-        assert self._executors is not None
-        here, away = self._executors
-        segments = self.segments
-        first_kind = len(self._dense) if self.position.sparse else 0
+    def _whole(self) -> Pull:
+        """Puts the lanes side by side, and the segments that run here behind them."""
+        position = self.position
+        segments = [segment for segment in self.segments if not segment.local]
+        lanes = [self._lane(index, segments) for index in range(self.layout.lanes)]
+        stream: Pull = Merged(lanes, position.cursors, position.next_lane)
+        start: Cursor = (position.cursors, position.next_lane)
+        own = self.segments[len(segments) :]
+        tail = position.tail or (0, 0) * len(own)
+        for place, segment in enumerate(own):
+            start += tail[2 * place : 2 * place + 2]
+            stream = self._behind(stream, segment, start)
+        return stream
+
+    def _lane(self, index: int, segments: list[Segment]) -> Pull:
+        """Puts the segments of a lane behind one another, from its cursor on."""
         cursor = self.position.cursors[index]
         root = self.plan.root
-        below: Pull | None = None
         if isinstance(root, Upstream):
-            below = _upstream(root, cursor)
-            depth_of_root = 2
+            start: Cursor = (0, None)
+            stream: Pull = _upstream(root, cursor)
+            later = segments
         else:
-            depth_of_root = 0
-        for place, segment in enumerate(segments):
-            executor = here if segment.local else away
-            depth = max(1, executor.capacity // self.layout.lanes)
-            if below is None:
-                assert not isinstance(root, Upstream)
-                lane = self.layout.lane(index, self.position.base, segment)
-                ordinal = lane.before if cursor is None else cursor[0]
-                skip = 0 if cursor is None else cursor[1]
-                most = 1 if executor is here else _UNITS_AT_ONCE
-                below = SegmentStream(
-                    executor, first_kind + place, Head(root, lane, ordinal, most), skip, depth, None
-                )
-                continue
-            # Each segment before has two numbers in the cursor, a user's iterator as well.
-            end = depth_of_root + 2 * (place + 1)
-            given = cursor or ()
-            start = given[:end] + self._zeros(end)[len(given) :]
-            feed = Groups(below, segment, start[:-1], executor is here)
-            below = SegmentStream(executor, first_kind + place, feed, start[-1], depth, below)
-        assert below is not None
-        return below
+            first, *later = segments
+            lane = self.layout.lane(index, self.position.base, first)
+            start = (lane.before, 0)
+            ordinal, skip = start if cursor is None else cursor[:2]
+            executor = self._executor(first)
+            most = 1 if executor.capacity == 1 else _UNITS_AT_ONCE
+            head = Head(root, lane, ordinal, most)
+            stream = self._segment(executor, first, head, skip, None)
+        # Each segment has two numbers in the cursor, and so has a user's iterator.
+        given = cursor or start
+        given += (0,) * (2 * len(later))
+        for place, segment in enumerate(later, 1):
+            stream = self._behind(stream, segment, given[: 2 + 2 * place])
+        return stream
 
-    def _zeros(self, end: int) -> tuple[Any, ...]:
-        """Returns the first `end` numbers of the cursor before the first element."""
-        start = (0, None) if isinstance(self.plan.root, Upstream) else (0, 0)
-        return start + (0,) * (end - 2)
+    def _behind(self, stream: Pull, segment: Segment, start: Cursor) -> SegmentStream:
+        """Puts a later segment behind a stream; `start` ends with its own two numbers."""
+        executor = self._executor(segment)
+        assert self._executors is not None
+        groups = Groups(stream, segment, start[:-1], executor is self._executors[0])
+        return self._segment(executor, segment, groups, start[-1], stream)
+
+    def _segment(
+        self, executor: inline.Executor, segment: Segment, feed: Feed, skip: int, below: Pull | None
+    ) -> SegmentStream:
+        kind = segment.number + (len(self._dense) if self.position.sparse else 0)
+        lanes = 1 if segment.local else self.layout.lanes
+        return SegmentStream(executor, kind, feed, skip, max(1, executor.capacity // lanes), below)
+
+    def _executor(self, segment: Segment) -> inline.Executor:
+        assert self._executors is not None
+        here, away = self._executors
+        return here if segment.local else away
 
 
 def _upstream(root: Upstream, cursor: tuple[Any, ...] | None) -> Upstreamed:

@@ -13,9 +13,9 @@ from typing import Any
 
 from grain_jax._algebra import operations, steps
 from grain_jax._execution import snapshots
+from grain_jax._execution.items import END, Item
 from grain_jax._execution.layout import Position
 from grain_jax._execution.pipeline import Pipeline
-from grain_jax._execution.streams import END, Item
 from grain_jax._values import errors, records
 
 __all__ = ["Serial"]

@@ -16,9 +16,7 @@ __all__ = ["decode", "encode"]
 _VERSION = 1
 
 
-def encode(
-    pipeline: Pipeline, mark: Mapping[str, Any], *, elastic: bool = True
-) -> dict[str, Any]:
+def encode(pipeline: Pipeline, mark: Mapping[str, Any], *, elastic: bool = True) -> dict[str, Any]:
     """Returns the position of a pipeline as a JSON value.
 
     Args:
@@ -116,6 +114,7 @@ def _exact(state: Mapping[str, Any], layout: Layout) -> Position:
         base=_number(state, "base"),
         cursors=tuple(_cursor(cursor) for cursor in cursors),
         next_lane=_number(state, "next_lane", below=layout.lanes),
+        tail=_counts(_get(state, "tail", list)),
         sparse=_get(state, "sparse", bool),
     )
 
@@ -128,10 +127,15 @@ def _cursor(cursor: Any) -> tuple[Any, ...] | None:
             f"field 'cursors' has {_brief(cursor)} where a list of numbers stood"
         )
     numbers = cursor if not isinstance(cursor[1], dict) else [cursor[0], *cursor[2:]]
-    for number in numbers:
-        if number is not None and (type(number) is not int or number < 0):
-            raise errors.StateError(f"field 'cursors' has {_brief(number)}, which is no count")
+    _counts([number for number in numbers if number is not None])
     return tuple(cursor)
+
+
+def _counts(numbers: list[Any]) -> tuple[int, ...]:
+    for number in numbers:
+        if type(number) is not int or number < 0:
+            raise errors.StateError(f"the state has {_brief(number)} where a count belongs")
+    return tuple(numbers)
 
 
 def _get(state: Mapping[str, Any], key: str, kind: type) -> Any:

@@ -1,0 +1,182 @@
+"""Feeds: where the tasks of a segment come from."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from grain_jax._datasets.plan import Gathered, Outcome, Root, Segment
+from grain_jax._datasets.schedule import Lane, Span
+from grain_jax._execution.items import END, PENDING, Cursor, Item, Pull
+
+__all__ = ["Groups", "Head"]
+
+_QUICK_SECONDS = 2e-3
+
+
+@dataclasses.dataclass(slots=True)
+class _Stretch:
+    """Neighbouring units of records."""
+
+    payload: Any
+    span: Span
+    unit: int
+    units: int
+    label: str
+    inputs: Sequence[tuple[Any, Sequence[int]]] = ()
+
+    def before(self, unit: int) -> Cursor:
+        return (self.span.ordinal + min(unit * self.unit, self.span.count),)
+
+    def last(self, unit: int) -> tuple[int, int]:
+        place = min((unit + 1) * self.unit, self.span.count) - 1
+        return self.span.first + self.span.stride * place, 0
+
+
+class Head:
+    """Tasks for the first segment: stretches of a lane's records.
+
+    A task takes as many units as keep it short but worth its while.
+    """
+
+    def __init__(self, root: Root, lane: Lane, ordinal: int, most_units: int) -> None:
+        self._root = root
+        self._lane = lane
+        self._ordinal = ordinal
+        self._most = most_units
+        self._units = 1
+
+    def next(self, block: bool) -> Any:
+        """Returns the next stretch, or END."""
+        span = self._lane.span(self._ordinal, self._units)
+        if span is None:
+            return END
+        payload = self._root.prepare(span)
+        if payload is None:
+            return END
+        span = dataclasses.replace(span, count=payload.count)
+        self._ordinal += span.count
+        return self._task(payload, span)
+
+    def rest(self, task: _Stretch, done: int) -> _Stretch:
+        """Returns the stretch after the first `done` units."""
+        begin, end = done * self._lane.unit, task.span.count
+        return self._task(task.payload.part(begin, end), task.span.part(begin, end))
+
+    def learn(self, outcome: Outcome) -> None:
+        """Doubles the stretches while they are quick."""
+        if outcome.seconds < _QUICK_SECONDS and self._units < self._most:
+            self._units *= 2
+        elif outcome.seconds > 4 * _QUICK_SECONDS and self._units > 1:
+            self._units //= 2
+
+    def _task(self, payload: Any, span: Span) -> _Stretch:
+        units = -(-span.count // self._lane.unit)
+        last = span.first + span.stride * (span.count - 1)
+        label = f"positions {span.first} to {last}" + (
+            f" in steps of {span.stride}" if span.stride > 1 else ""
+        )
+        return _Stretch(payload, span, self._lane.unit, units, label)
+
+
+@dataclasses.dataclass(slots=True)
+class _Group:
+    """One unit of a later segment: outputs of the segment before."""
+
+    payload: Gathered
+    inputs: Sequence[tuple[Any, Sequence[int]]]
+    cursors: tuple[Cursor, Cursor]
+    units: int
+    label: str
+
+    def before(self, unit: int) -> Cursor:
+        return self.cursors[unit]
+
+    def last(self, unit: int) -> tuple[int, int]:
+        outputs = self.payload.outputs
+        return self.payload.positions[-1], outputs[-1] if outputs else 0
+
+
+class Groups:
+    """Tasks for a later segment: as many items of the stream before as make a unit."""
+
+    def __init__(self, upstream: Pull, segment: Segment, cursor: Cursor, local: bool) -> None:
+        self._upstream = upstream
+        self._segment = segment
+        self._size = segment.unit
+        self._local = local
+        self._before, self._made = cursor[:-1], cursor[-1]
+        self._items: list[Item] = []
+        self._over = False
+
+    def next(self, block: bool) -> Any:
+        """Returns the next group once it is complete, PENDING, or END."""
+        while not self._over and len(self._items) < self._size:
+            item = self._upstream.pull(block)
+            if item is PENDING:
+                return PENDING
+            if item is END:
+                self._over = True
+                for level, (_, drop) in enumerate(self._segment.batches, 1):
+                    if drop:
+                        size = _product(self._segment.batches[:level])
+                        del self._items[len(self._items) // size * size :]
+            else:
+                self._items.append(item)
+        items, self._items = self._items, []
+        if not items:
+            return END
+        return self._group(items)
+
+    def rest(self, task: _Group, done: int) -> _Group:
+        """A group is one unit, so nothing is ever left."""
+        raise AssertionError("a group is done or it failed")
+
+    def learn(self, outcome: Outcome) -> None:
+        """A group's size is given."""
+
+    def _group(self, items: list[Item]) -> _Group:
+        outputs = [item.output for item in items]
+        payload = Gathered(
+            [item.position for item in items],
+            outputs if any(outputs) else None,
+            self._made * self._size,
+        )
+        before = (*self._before, self._made)
+        self._before, self._made = items[-1].cursor, self._made + 1
+        inputs: list[tuple[Any, Sequence[int]]] = []
+        rows: list[int] = []
+        for item in items:
+            source = item.held if self._local else item.held.bundle
+            if not inputs or inputs[-1][0] is not source:
+                rows = []
+                inputs.append((source, rows))
+            rows.append(item.row)
+        if self._local:
+            elements = [item.element for item in items]
+            inputs = [(_Loaded(elements), range(len(elements)))]
+        label = f"the group with positions {payload.positions[0]} to {payload.positions[-1]}"
+        return _Group(payload, inputs, (before, (*self._before, self._made)), 1, label)
+
+
+class _Loaded:
+    """Elements that are in this process already, as a bundle."""
+
+    info = None
+
+    def __init__(self, elements: list[Any]) -> None:
+        self._elements = elements
+
+    def __len__(self) -> int:
+        return len(self._elements)
+
+    def load(self) -> list[Any]:
+        return self._elements
+
+
+def _product(batches: Sequence[tuple[int, bool]]) -> int:
+    result = 1
+    for size, _ in batches:
+        result *= size
+    return result
