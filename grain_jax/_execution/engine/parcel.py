@@ -51,7 +51,7 @@ def _keep(large: list[memoryview], buffer: pickle.PickleBuffer) -> bool:
     return False
 
 
-def pack(program: Any, settings: dict[str, Any], token: str) -> tuple[int, wire.Registry]:
+def pack(program: Any, settings: dict[str, Any], token: str) -> tuple[int, wire.Registry, int]:
     """Writes a program to a memory file.
 
     Args:
@@ -60,7 +60,8 @@ def pack(program: Any, settings: dict[str, Any], token: str) -> tuple[int, wire.
         token: the name of the registry, unique in the trainer.
 
     Returns:
-        The descriptor of the file, and the registry of what the script defines.
+        The descriptor of the file, the registry of what the script defines, and a number that is
+        the same for the same program.
 
     Raises:
         InvalidTypeError: part of the program does not pickle; the text names it.
@@ -91,13 +92,15 @@ def pack(program: Any, settings: dict[str, Any], token: str) -> tuple[int, wire.
         os.ftruncate(descriptor, start + max(at, 1))
         if on_disk:
             arena.reserve(descriptor, 0, start + at)
-        _write(descriptor, 0, b"".join((head, plain, index, body)))
+        front = head + plain + index
+        _write(descriptor, 0, front)
+        _write(descriptor, len(front), body)
         for (offset, _), raw in zip(places, pickler.large, strict=True):
             _write(descriptor, start + offset, raw)
     except BaseException:
         os.close(descriptor)
         raise
-    return descriptor, wire.Registry(token, by_value)
+    return descriptor, wire.Registry(token, by_value), hash(file.getvalue())
 
 
 def _buffers_start(*lengths: int) -> int:
@@ -109,6 +112,14 @@ def _write(descriptor: int, offset: int, data: bytes | memoryview) -> None:
     while view:
         written = os.pwrite(descriptor, view[: 1 << 30], offset)
         view, offset = view[written:], offset + written
+
+
+def _read(descriptor: int, offset: int, size: int) -> bytes:
+    parts = []
+    while size:  # the system reads 2 GiB at once at most
+        parts.append(os.pread(descriptor, min(size, 1 << 30), offset))
+        offset, size = offset + len(parts[-1]), size - len(parts[-1])
+    return b"".join(parts)
 
 
 def unpack(descriptor: int, token: str) -> tuple[Any, wire.Registry]:
@@ -127,7 +138,7 @@ def unpack(descriptor: int, token: str) -> tuple[Any, wire.Registry]:
         memory = arena.memory_over(arena.map_file(descriptor, 0, size, private=True), size)
         for offset, length in places:
             buffers.append(memory.data[start + offset : start + offset + length])
-    file = io.BytesIO(os.pread(descriptor, body, at + index))
+    file = io.BytesIO(_read(descriptor, at + index, body))
     unpickler = pickle.Unpickler(file, buffers=buffers)
     program = unpickler.load()
     return program, wire.Registry(token, unpickler.load())

@@ -24,6 +24,7 @@ __all__ = ["Bundle", "Pool", "Program"]
 _LOOK = 0.5  # seconds; the longest wait before looking whether the helper still lives
 _pools: weakref.WeakSet[Pool] = weakref.WeakSet()
 _numbers = itertools.count()
+_unsafe: set[int] = set()  # programs that have started threads as they were loaded
 
 
 class Program(Protocol):
@@ -93,12 +94,14 @@ class Pool:
             rows = 2 * workers  # the second half for the time after a helper's death
             cells = table.Table(self._arena, rows)
             budget = slots.default_budget() if slot_budget_bytes is None else slot_budget_bytes
-            self._parcel, registry = parcel.pack(
+            self._parcel, registry, self._key = parcel.pack(
                 (program, init),
                 launch.settings(self._arena, workers, rows),
                 f"{self._owner}-{next(_numbers)}",
             )
             undo.callback(os.close, self._parcel)
+            if self.mode == "fork_loaded" and self._key in _unsafe:
+                self.mode = "fork_first"
             self._ledger = ledger.Ledger(
                 self._arena,
                 cells,
@@ -278,6 +281,7 @@ class Pool:
             self._ledger.last_report = time.monotonic()
         elif what == "unsafe":
             unsafe = self._helper
+            _unsafe.add(self._key)
             self.mode = "fork_first"
             self._start_helper()
             unsafe.stop(ready=False)  # after the start, so that the zygote stays

@@ -16,7 +16,7 @@ from grain_jax._values.errors import InvalidTypeError
 
 
 def there_and_back(program: Any, **settings: Any) -> Any:
-    descriptor, registry = parcel.pack(program, settings, "parcel")
+    descriptor, registry, _ = parcel.pack(program, settings, "parcel")
     assert helper.read_settings(descriptor) == {**settings, "token": "parcel"}
     del registry
     loaded, _ = parcel.unpack(descriptor, "parcel")
@@ -50,7 +50,7 @@ def test_what_is_by_value_is_registered() -> None:
         return 5
 
     function.__module__ = "__main__"
-    descriptor, registry = parcel.pack([made, function, np.mean, dict], {}, "by value")
+    descriptor, registry, _ = parcel.pack([made, function, np.mean, dict], {}, "by value")
     os.close(descriptor)
     assert made in registry.objects
     assert not {np.mean, dict} & set(registry.objects)

@@ -237,6 +237,10 @@ def test_a_program_that_starts_threads_is_not_forked_after_loading() -> None:
     np.testing.assert_array_equal(ask(pool, programs.fill, 4).load()[0], np.full(8, 4))
     assert pool.mode == "fork_first"
     pool.close()
+    pool = Pool(programs.Threaded(), workers=1, mode="fork_loaded")
+    assert pool.mode == "fork_first"  # it need not find out again
+    assert ask(pool, programs.fill, 4)
+    pool.close()
 
 
 @pytest.mark.parametrize("mode", MODES)
