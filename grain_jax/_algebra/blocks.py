@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Block"]
+__all__ = ["Block", "joined"]
 
 
 @dataclasses.dataclass(slots=True)
@@ -67,3 +67,23 @@ class Block:
             self.ordinal + begin,
             self.describe,
         )
+
+
+def joined(blocks: Sequence[Block]) -> Block:
+    """Returns several blocks, which know their rows, as one; at least one."""
+    first = blocks[0]
+    outputs: list[int] | None = None
+    if any(block.outputs is not None for block in blocks):
+        outputs = [o for block in blocks for o in block.outputs or [0] * len(block)]
+    rngs: list[np.random.Generator | None] | None = None
+    if any(block.rngs is not None for block in blocks):
+        rngs = [rng for block in blocks for rng in block.rngs or [None] * len(block)]
+    return Block(
+        [element for block in blocks for element in block.data],
+        [position for block in blocks for position in block.positions],
+        outputs,
+        rngs,
+        [row for block in blocks for row in block.rows or ()],
+        first.ordinal,
+        first.describe,
+    )

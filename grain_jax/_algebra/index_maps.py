@@ -58,14 +58,6 @@ class Shuffle:
     length: int
     seed: int
 
-    def __post_init__(self) -> None:
-        if self.length > 2**32:
-            what = "endless" if self.length == ENDLESS else f"of {self.length} elements"
-            raise errors.InvalidValueError(
-                f"shuffle cannot permute a dataset {what}: at most 2**32 elements. "
-                f"Write shuffle before repeat: each epoch then has an order of its own."
-            )
-
     def __call__(self, indices: Indices) -> Indices:
         return permutation.permute_epochs(indices, self.length, self.seed) + (
             indices // self.length * self.length
@@ -83,11 +75,23 @@ class Repeat:
     def __post_init__(self) -> None:
         if self.epochs is not None:
             options.check_count("num_epochs", self.epochs, minimum=1, hint="None repeats for ever.")
+        if self.below == ENDLESS:
+            raise errors.InvalidValueError(
+                "repeat cannot follow a repeat without an end: nothing comes after it. Write one "
+                "repeat, at the end."
+            )
+        if self.length > ENDLESS:
+            raise errors.InvalidValueError(
+                f"repeat({self.epochs}) of {self.below} elements is more than {ENDLESS} of them. "
+                "Write repeat() for a dataset without an end."
+            )
 
     @property
     def length(self) -> int:
-        """Elements over all epochs."""
-        return ENDLESS if self.epochs is None else self.below * self.epochs
+        """Elements over all epochs; there is no end to nothing, so that is empty."""
+        if self.epochs is None:
+            return ENDLESS if self.below else 0
+        return self.below * self.epochs
 
     def __call__(self, indices: Indices) -> Indices:
         return indices if self.reseed else indices % self.below

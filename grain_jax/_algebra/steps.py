@@ -1,7 +1,8 @@
 """Steps: how each operator acts on a block. Each operator exists once, here.
 
 A step is a function from a block to a block. Random-access datasets, streams, the loader, this
-process and worker processes all use the same ones.
+process and worker processes all use the same ones. An element that is None, in a stream that was
+asked to keep absent ones, goes through all of them but a batch as it is.
 """
 
 from __future__ import annotations
@@ -67,8 +68,8 @@ class MapStep:
         append, function = out.append, self.function
         try:
             for element in block.data:
-                result = function(element)
-                if result is None:
+                result = None if element is None else function(element)
+                if result is None and element is not None:
                     _checked(result, self.title)
                 append(result)
         except BaseException as error:
@@ -97,6 +98,9 @@ class RandomStep:
             keyed = None if self.seed is None else randomness.Rekeyed(self.seed, self.number)
             outputs = block.outputs
             for row, element in enumerate(block.data):
+                if element is None:
+                    out.append(None)
+                    continue
                 rng = block.rngs[row] if block.rngs else None
                 if rng is None:
                     if keyed is None:
@@ -129,6 +133,9 @@ class IndexStep:
         out: list[Any] = []
         try:
             for row, element in enumerate(block.data):
+                if element is None:
+                    out.append(None)
+                    continue
                 place = int(block.positions[row]) if self.by_position else block.ordinal + row
                 out.append(_checked(self.function(place, element), self.title))
         except BaseException as error:
@@ -150,7 +157,7 @@ class FilterStep:
         try:
             function = self.function
             for row, element in enumerate(block.data):
-                if function(element):
+                if element is None or function(element):
                     keep.append(row)
         except BaseException as error:
             faults.reraise(error, self.title, block.where(row))
@@ -172,11 +179,11 @@ class FlatMapStep:
         row = 0
         try:
             for row, element in enumerate(block.data):
-                results = self._results(element)
+                results = [None] if element is None else self._results(element)
                 # Nested flat-maps keep their numbers apart: 32 bits for each.
                 first = block.outputs[row] << 32 if block.outputs else 0
                 for number, result in enumerate(results, first):
-                    if result is not None:  # absent, as in random access
+                    if result is not None or element is None:  # absent, as in random access
                         data.append(result)
                         keep.append(row)
                         outputs.append(number)

@@ -57,9 +57,24 @@ class IterDataset(fluent.Fluent, Generic[T]):
       [[0, 2], [4]]
     """
 
+    _parents: tuple[Any, ...] = ()
+    _description: _Description
+    _text: str
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> IterDataset[Any]:
+        # Here, since a subclass may leave out `super().__init__()`.
+        result = super().__new__(cls)
+        result._description, result._text = _Description(Upstream(result)), f"{cls.__name__}()"
+        return result
+
     def __init__(self, parents: Any = ()) -> None:
         self._parents = tuple(parents) if isinstance(parents, Sequence) else (parents,)
-        self._description = _Description(Upstream(self))
+        if self._parents and self._is_custom:
+            seed = _seed_of(self._parents[0])
+            self._description = dataclasses.replace(self._description, seed=seed)
+
+    def __repr__(self) -> str:
+        return self._text
 
     @staticmethod
     def rooted(
@@ -76,12 +91,19 @@ class IterDataset(fluent.Fluent, Generic[T]):
         """
         result: IterDataset[Any] = IterDataset(parents)
         result._description = _Description(root, seed=seed, randoms=randoms, numbered=steps)
+        result._text = f"{parents[0]!r}.to_iter_dataset()"
         return result
 
     @property
     def parents(self) -> Sequence[Any]:
         """The datasets that this one is made of."""
         return self._parents
+
+    @property
+    def _parent(self) -> Any:
+        """The one parent, for subclasses written for Grain."""
+        (parent,) = self._parents
+        return parent
 
     def __iter__(self) -> iterators.DatasetIterator[T]:
         if self._is_custom:
@@ -157,7 +179,7 @@ class IterDataset(fluent.Fluent, Generic[T]):
 
     def seed(self, seed: int) -> IterDataset[T]:
         """Returns the stream with a seed for the random steps after it."""
-        return self._then(seed=options.check_seed(seed))
+        return self._then(f"seed({seed})", seed=options.check_seed(seed))
 
     def mp_prefetch(
         self,
@@ -168,7 +190,7 @@ class IterDataset(fluent.Fluent, Generic[T]):
         """Returns the same stream, with all steps so far done by worker processes, ahead of time.
 
         Args:
-          options: number of workers, buffers, lanes; None takes the defaults.
+          options: number of workers, buffers, lanes; None takes one worker.
           worker_init_fn: called in each worker with its index and the number of workers.
           sequential_slice: accepted for compatibility: the order does not depend on the workers.
 
@@ -180,8 +202,13 @@ class IterDataset(fluent.Fluent, Generic[T]):
                 "mp_prefetch is already there, and a stream has one set of workers. Write it once, "
                 "after the last step that workers shall do."
             )
-        setup = iterators.Setup(options or _defaults(), worker_init_fn)
-        return self._then(remote=len(self._description.steps), setup=setup)
+        setup = iterators.Setup(_checked(options), worker_init_fn)
+        if worker_init_fn is not None and not callable(worker_init_fn):
+            raise errors.InvalidTypeError(
+                f"worker_init_fn must be a function or None, got {worker_init_fn!r}."
+            )
+        text = f"mp_prefetch(num_workers={setup.options.num_workers})"
+        return self._then(text, remote=len(self._description.steps), setup=setup)
 
     def prefetch(self, multiprocessing_options: options.MultiprocessingOptions) -> IterDataset[T]:
         """Returns `mp_prefetch(multiprocessing_options)`; the older name."""
@@ -198,16 +225,33 @@ class IterDataset(fluent.Fluent, Generic[T]):
             by_position=False,
         )
         return self._then(
+            step.title.partition(": ")[2],
             steps=(*about.steps, step),
             numbered=about.numbered + 1,
             randoms=about.randoms + isinstance(step, steps.RandomStep),
         )
 
-    def _then(self, **changes: Any) -> IterDataset[Any]:
+    def _then(self, text: str, **changes: Any) -> IterDataset[Any]:
         result: IterDataset[Any] = IterDataset(self)
         result._description = dataclasses.replace(self._description, **changes)
+        result._text = f"{self._text}.{text}"
         return result
 
 
-def _defaults() -> options.MultiprocessingOptions:
-    return options.MultiprocessingOptions(num_workers=1)
+def _checked(given: options.MultiprocessingOptions | None) -> options.MultiprocessingOptions:
+    if given is None:
+        return options.MultiprocessingOptions(num_workers=1)
+    if not isinstance(given, options.MultiprocessingOptions):
+        raise errors.InvalidTypeError(
+            f"mp_prefetch takes a grain_jax.MultiprocessingOptions, got {given!r}. Write "
+            "mp_prefetch(grain_jax.MultiprocessingOptions(num_workers=...))."
+        )
+    return given
+
+
+def _seed_of(parent: Any) -> int | None:
+    """Returns the seed that a parent has for random steps to come."""
+    if isinstance(parent, IterDataset):
+        return parent._description.seed
+    seed: int | None = getattr(parent, "_seed", None)
+    return seed

@@ -23,8 +23,16 @@ class DatasetIterator(checkpointable.StatefulCheckpointable, Iterator[T], abc.AB
     Subclasses define `__next__`, `get_state` and `set_state`.
     """
 
+    _parents: tuple[DatasetIterator[Any], ...] = ()
+
     def __init__(self, parents: DatasetIterator[Any] | Sequence[DatasetIterator[Any]] = ()) -> None:
         self._parents = (parents,) if isinstance(parents, DatasetIterator) else tuple(parents)
+
+    @property
+    def _parent(self) -> DatasetIterator[Any]:
+        """The one parent, for subclasses written for Grain."""
+        (parent,) = self._parents
+        return parent
 
     def __iter__(self: Self) -> Self:
         return self

@@ -6,12 +6,13 @@ A description is immutable; each method returns a new one around a node (see `no
 from __future__ import annotations
 
 import builtins
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, TypeVar, overload
 
 import numpy as np
 
-from grain_jax._algebra import index_maps, sources, steps, transforms
+from grain_jax._algebra import global_random, index_maps, sources, steps, transforms
 from grain_jax._datasets import fluent, iter_dataset, nodes, roots
 from grain_jax._values import errors, options, seeds
 
@@ -39,20 +40,43 @@ class MapDataset(fluent.Fluent, Generic[T]):
     _steps: int = 0
     _randoms: int = 0
 
+    _parents: tuple[MapDataset[Any], ...] = ()
+    _node: nodes.Node
+    _text: str
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> MapDataset[Any]:
+        # Here, since a subclass may leave out `super().__init__()`.
+        result = super().__new__(cls)
+        result._node, result._text = nodes.CustomNode(result), f"{cls.__name__}()"
+        return result
+
     def __init__(self, parents: MapDataset[Any] | Sequence[MapDataset[Any]] = ()) -> None:
         self._parents = (parents,) if isinstance(parents, MapDataset) else tuple(parents)
-        self._node: nodes.Node = nodes.CustomNode(self)
         if self._parents:
             self._follow(self._parents[0])
+
+    def __repr__(self) -> str:
+        return self._text
 
     def _follow(self, parent: MapDataset[Any]) -> None:
         self._seed, self._depth = parent._seed, parent._depth + 1
         self._steps, self._randoms = parent._steps, parent._randoms
 
-    def _then(self, node: nodes.Node) -> MapDataset[Any]:
+    def _then(self, node: nodes.Node, text: str) -> MapDataset[Any]:
         result: MapDataset[Any] = MapDataset(self)
-        result._node = node
+        result._node, result._text = node, f"{self._text}.{text}"
         return result
+
+    @property
+    def _is_custom(self) -> bool:
+        """Whether a subclass has to say what this is."""
+        return isinstance(self._node, nodes.CustomNode) and self._node.dataset is self
+
+    @property
+    def _parent(self) -> MapDataset[Any]:
+        """The one parent, for subclasses written for Grain."""
+        (parent,) = self._parents
+        return parent
 
     @property
     def parents(self) -> Sequence[MapDataset[Any]]:
@@ -60,7 +84,7 @@ class MapDataset(fluent.Fluent, Generic[T]):
         return self._parents
 
     def __len__(self) -> int:
-        if isinstance(self._node, nodes.CustomNode):
+        if self._is_custom:
             raise NotImplementedError(f"{type(self).__name__} defines no __len__")
         return self._node.length
 
@@ -72,15 +96,19 @@ class MapDataset(fluent.Fluent, Generic[T]):
         if isinstance(index, builtins.slice):
             return self.slice(index)
         try:
-            number = index.__index__()
-        except AttributeError:
+            number = operator.index(index)
+        except TypeError:
             raise errors.InvalidTypeError(
                 f"a dataset is indexed by a whole number or a slice, got {index!r}."
             ) from None
-        if isinstance(self._node, nodes.CustomNode):
+        if self._is_custom:
             raise NotImplementedError(f"{type(self).__name__} defines no __getitem__")
-        block = self._node.read(np.array([number], np.int64), nodes.direct)
-        return block.data[0] if block.data else None
+        if not -(2**63) <= number < 2**63:
+            raise errors.OutOfRangeError(f"index {number} does not fit into 64 bits.")
+        if not len(self):
+            raise errors.OutOfRangeError(f"index {number} of an empty dataset: {self!r}.")
+        element: T | None = nodes.element(self._node, number)
+        return element
 
     def __iter__(self) -> Iterator[T]:
         return iter(self.to_iter_dataset())
@@ -93,8 +121,10 @@ class MapDataset(fluent.Fluent, Generic[T]):
           source: anything with `__len__` and `__getitem__`: a list, an array, a dict of arrays of
             equal length, a TFDS or Hugging Face source, or one of `grain_jax.sources`.
         """
+        adapted = sources.adapt(source)
         result: MapDataset[Any] = MapDataset()
-        result._node = nodes.SourceNode(sources.adapt(source))
+        result._node = nodes.SourceNode(adapted)
+        result._text = f"MapDataset.source({adapted.description})"
         return result
 
     @staticmethod
@@ -150,7 +180,8 @@ class MapDataset(fluent.Fluent, Generic[T]):
         step = steps.step_for("flat_map", transform, number=self._steps + 1)
         assert isinstance(step, steps.FlatMapStep)
         fan_out = options.check_count("max_fan_out", step.max_fan_out, minimum=1)
-        return self._stepped(nodes.FlatMapNode(self._node, step, fan_out))
+        node = nodes.FlatMapNode(self._node, step, fan_out, self._draws(step))
+        return self._stepped(node, step)
 
     def batch(
         self,
@@ -172,11 +203,11 @@ class MapDataset(fluent.Fluent, Generic[T]):
         batch = transforms.Batch(batch_size, drop_remainder, batch_fn)
         step = steps.step_for("batch", batch, number=self._steps + 1)
         assert isinstance(step, steps.BatchStep)
-        return self._stepped(nodes.BatchNode(self._node, step))
+        return self._stepped(nodes.BatchNode(self._node, step, self._draws(step)), step)
 
     def seed(self, seed: int) -> MapDataset[T]:
         """Returns the dataset with a seed for the random steps and shuffles after it."""
-        seeded = self._then(self._node)
+        seeded = self._then(self._node, f"seed({seed})")
         seeded._seed, seeded._depth = options.check_seed(seed), 0
         return seeded
 
@@ -186,12 +217,19 @@ class MapDataset(fluent.Fluent, Generic[T]):
             self._random_seed("shuffle", None)
             assert self._seed is not None
             seed = seeds.derive_seed(self._seed, self._depth + 1)
-        return self._reordered(index_maps.Shuffle(len(self), options.check_seed(seed)))
+        shuffle = index_maps.Shuffle(len(self), options.check_seed(seed))
+        return self._reordered(shuffle, f"shuffle(seed={seed})")
 
     def slice(self, sl: builtins.slice) -> MapDataset[T]:
         """Returns the dataset of the elements that a slice picks."""
+        if not isinstance(sl, builtins.slice):
+            raise errors.InvalidTypeError(
+                f"slice takes a slice, got {sl!r}. Write ds.slice(slice(start, stop)) or "
+                "ds[start:stop]."
+            )
         picked = builtins.range(len(self))[sl]
-        return self._reordered(index_maps.Slice(picked, len(self)))
+        text = f"slice({picked.start}, {picked.stop}, {picked.step})"
+        return self._reordered(index_maps.Slice(picked, len(self)), text)
 
     def repeat(
         self, num_epochs: int | None = None, *, reseed_each_epoch: bool = True
@@ -202,7 +240,10 @@ class MapDataset(fluent.Fluent, Generic[T]):
           num_epochs: how often; None without an end.
           reseed_each_epoch: whether shuffles and random steps before it differ in each epoch.
         """
-        return self._reordered(index_maps.Repeat(len(self), num_epochs, reseed_each_epoch))
+        repeat = index_maps.Repeat(len(self), num_epochs, reseed_each_epoch)
+        return self._reordered(
+            repeat, "repeat()" if num_epochs is None else f"repeat({num_epochs})"
+        )
 
     def to_iter_dataset(
         self, read_options: options.ReadOptions | None = None, *, allow_nones: bool = False
@@ -213,6 +254,10 @@ class MapDataset(fluent.Fluent, Generic[T]):
           read_options: how records are read; None decides by what the first reads cost.
           allow_nones: whether absent elements come as None; otherwise they are left out.
         """
+        if not isinstance(read_options, options.ReadOptions | None):
+            raise errors.InvalidTypeError(
+                f"read_options must be a grain_jax.ReadOptions or None, got {read_options!r}."
+            )
         root = roots.NodeRoot(self._node, read_options, allow_nones)
         return iter_dataset.IterDataset.rooted(
             root, parents=(self,), seed=self._seed, steps=self._steps, randoms=self._randoms
@@ -222,17 +267,23 @@ class MapDataset(fluent.Fluent, Generic[T]):
         step = steps.step_for(
             kind, transform, number=self._steps + 1, random_number=self._randoms, seed=seed
         )
-        result = self._stepped(nodes.StepNode(self._node, step))
+        result = self._stepped(nodes.StepNode(self._node, step, self._draws(step)), step)
         result._randoms += isinstance(step, steps.RandomStep)
         return result
 
-    def _stepped(self, node: nodes.Node) -> MapDataset[Any]:
-        result = self._then(node)
+    def _draws(self, step: steps.Step) -> nodes.Draws | None:
+        """Returns how the process-wide generators are seeded for a step; None if it needs none."""
+        if step.function is None or not global_random.may_draw(step.function):
+            return None
+        return nodes.Draws(self._seed or 0, self._steps + 1)
+
+    def _stepped(self, node: nodes.Node, step: steps.Step) -> MapDataset[Any]:
+        result = self._then(node, step.title.partition(": ")[2])
         result._steps += 1
         return result
 
-    def _reordered(self, index_map: index_maps.IndexMap) -> MapDataset[T]:
-        return self._then(nodes.IndexNode(self._node, index_map))
+    def _reordered(self, index_map: index_maps.IndexMap, text: str) -> MapDataset[T]:
+        return self._then(nodes.IndexNode(self._node, index_map), text)
 
     def _random_seed(self, what: str, seed: int | None) -> int:
         if seed is not None:

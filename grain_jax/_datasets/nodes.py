@@ -7,19 +7,21 @@ around a step. Indices beyond the length stand in later epochs.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
 
-from grain_jax._algebra import access, index_maps, stacking, steps
-from grain_jax._algebra.blocks import Block
-from grain_jax._values import errors
+from grain_jax._algebra import access, global_random, index_maps, stacking, steps
+from grain_jax._algebra.blocks import Block, joined
+from grain_jax._values import errors, faults
 
 __all__ = [
     "BatchNode",
     "CustomNode",
+    "Draws",
     "FlatMapNode",
     "IndexNode",
     "Indices",
@@ -28,6 +30,8 @@ __all__ = [
     "SourceNode",
     "StepNode",
     "direct",
+    "element",
+    "is_plain",
     "read_batch",
     "stacks",
 ]
@@ -40,6 +44,22 @@ Read = Callable[[access.Source, Indices], list[Any]]
 def direct(source: access.Source, keys: Indices) -> list[Any]:
     """Reads in the calling thread."""
     return source.read(keys)
+
+
+def element(node: Node, index: int) -> Any:
+    """Returns one element; None if it is absent."""
+    try:
+        block = node.read(np.array([index], np.int64), direct)
+    except BaseException as error:
+        faults.reraise(error, "reading the source", _describe(node)(index))
+    return block.data[0] if block.data else None
+
+
+def is_plain(node: Node) -> bool:
+    """Whether each element is made of the one record that its key says."""
+    while isinstance(node, (IndexNode, StepNode)):
+        node = node.parent
+    return isinstance(node, SourceNode)
 
 
 def stacks(node: Node) -> bool:
@@ -90,6 +110,48 @@ def _present(data: list[Any], indices: Indices) -> Block:
     return block
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Draws:
+    """How the process-wide generators are seeded for every element that a step works on.
+
+    Attributes:
+      seed: the dataset's.
+      number: which of its steps this is.
+    """
+
+    seed: int
+    number: int
+
+
+def _run(step: steps.Step, block: Block, draws: Draws | None, node: Node) -> Block:
+    """Runs a step, on one element at a time if it may draw: it has to give the same by itself."""
+    block.describe = _describe(node)
+    if draws is None or not len(block):
+        return step(block)
+    rows = list(range(len(block))) if block.rows is None else block.rows
+    done: list[Block] = []
+    with global_random.preserved():
+        for place, row in enumerate(rows):
+            one = block.part(place, place + 1)
+            one.rows = [row]
+            global_random.seed_for(draws.seed, int(one.positions[0]), 0, draws.number)
+            done.append(step(one))
+    result = joined(done)
+    if block.rows is None and result.rows == rows:
+        result.rows = None
+    return result
+
+
+def _describe(node: Node) -> Callable[[int], str]:
+    """Returns what says in words which record stands at an index."""
+
+    def describe(index: int) -> str:
+        key = node.key(index)
+        return f"index {index}" + ("" if key is None else f" (record key {key})")
+
+    return describe
+
+
 def _check_not_empty(length: int, indices: Indices) -> None:
     if not length and len(indices):
         raise errors.OutOfRangeError(f"index {int(indices[0])} of an empty dataset")
@@ -138,7 +200,15 @@ class CustomNode:
 
     def read(self, indices: Indices, read: Read) -> Block:
         """Asks the user's `__getitem__`."""
-        return _present([self.dataset[index] for index in indices.tolist()], indices)
+        data: list[Any] = []
+        wanted = indices.tolist()
+        try:
+            for index in wanted:
+                data.append(self.dataset[index])
+        except BaseException as error:
+            step = f"{type(self.dataset).__name__}.__getitem__"
+            faults.reraise(error, step, f"index {wanted[len(data)]}")
+        return _present(data, indices)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,6 +246,7 @@ class StepNode:
 
     parent: Node
     step: steps.Step
+    draws: Draws | None = None
 
     @property
     def length(self) -> int:
@@ -193,13 +264,7 @@ class StepNode:
 
     def read(self, indices: Indices, read: Read) -> Block:
         """Runs the step on the parent's elements."""
-        block = self.parent.read(indices, read)
-        block.describe = self._describe
-        return self.step(block)
-
-    def _describe(self, index: int) -> str:
-        key = self.key(index)
-        return f"index {index}" + ("" if key is None else f" (record key {key})")
+        return _run(self.step, self.parent.read(indices, read), self.draws, self)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,6 +273,7 @@ class BatchNode:
 
     parent: Node
     step: steps.BatchStep
+    draws: Draws | None = None
 
     @property
     def length(self) -> int:
@@ -242,12 +308,19 @@ class BatchNode:
                 f"{self.step.title} needs every element, and the one at index {wanted[missing]} is "
                 f"absent (None). Write `ds.to_iter_dataset().batch(...)`: a stream closes gaps."
             )
+        block.describe = _describe(self.parent)
+        return Block(self._batches(block, counts.tolist(), indices.tolist()), indices.tolist())
+
+    def _batches(self, block: Block, counts: list[int], indices: list[int]) -> list[Any]:
         data: list[Any] = []
         end = 0
-        for count in counts.tolist():
-            begin, end = end, end + count
-            data += self.step(block.part(begin, end)).data
-        return Block(data, indices.tolist())
+        with global_random.preserved() if self.draws else contextlib.nullcontext():
+            for count, index in zip(counts, indices, strict=True):
+                begin, end = end, end + count
+                if self.draws:
+                    global_random.seed_for(self.draws.seed, index, 0, self.draws.number)
+                data += self.step(block.part(begin, end)).data
+        return data
 
 
 @dataclasses.dataclass(frozen=True)
@@ -257,11 +330,14 @@ class FlatMapNode:
     parent: Node
     step: steps.FlatMapStep
     fan_out: int
+    draws: Draws | None = None
     sparse: bool = True
 
     @property
     def length(self) -> int:
         """Number of places."""
+        if self.parent.length == index_maps.ENDLESS:
+            return index_maps.ENDLESS
         return self.parent.length * self.fan_out
 
     def key(self, index: int) -> int | None:
@@ -272,7 +348,7 @@ class FlatMapNode:
         """Splits each element of the parent once; empty places are absent."""
         wanted, places = np.divmod(indices, self.fan_out)
         below, first = np.unique(wanted, return_inverse=True)
-        made = self.step(self.parent.read(below, read))
+        made = _run(self.step, self.parent.read(below, read), self.draws, self.parent)
         rows = range(len(made)) if made.rows is None else made.rows
         at = dict(zip(zip(rows, made.outputs or [], strict=True), made.data, strict=True))
         data = [at.get(place) for place in zip(first.tolist(), places.tolist(), strict=True)]

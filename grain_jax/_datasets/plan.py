@@ -62,6 +62,9 @@ class Root(Protocol):
         With them comes a block without data, for their whereabouts.
         """
 
+    def describe(self, position: int) -> str:
+        """Says in words which record stands at a position."""
+
     def close(self) -> None:
         """Gives back threads and files that reading took."""
 
@@ -156,12 +159,8 @@ class Segment:
           seed: for the process-wide generators.
         """
         last = len(where.positions) - 1
-        block = dataclasses.replace(
-            where,
-            data=[batch],
-            positions=where.positions[last:],
-            ordinal=where.ordinal // self.unit,
-        )
+        block = where.part(last, last + 1)
+        block.data, block.ordinal = [batch], where.ordinal // self.unit
         return dataclasses.replace(self, steps=self.steps[1:]).run(block, None, seed)
 
     def run(self, block: Block, allocate: stacking.Allocate | None, seed: int) -> Block:
@@ -275,6 +274,7 @@ class Program:
         segment = self._segments[kind]
         if isinstance(payload, Gathered):
             block = Block(inputs, payload.positions, payload.outputs, ordinal=payload.ordinal)
+            block.describe = None if isinstance(self._root, Upstream) else self._root.describe
             done, results = 1, [(0, segment.run(block, allocate, self._seed))]
         else:
             done, results = self._run_units(segment, payload, allocate)

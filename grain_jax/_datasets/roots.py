@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 from grain_jax._algebra import access, index_maps, reading, stacking
 from grain_jax._algebra.blocks import Block
 from grain_jax._datasets import nodes
 from grain_jax._datasets.schedule import Span
-from grain_jax._values import options
+from grain_jax._values import faults, options
 
 __all__ = ["NodeRoot"]
+
+_READING = "reading the source"
 
 
 class NodeRoot:
@@ -57,8 +60,12 @@ class NodeRoot:
 
     def read(self, payload: Span) -> Block:
         """Returns the elements at the positions."""
-        block = self._node.read(payload.positions(), self._read)
-        block.ordinal, block.describe = payload.ordinal, self._describe
+        positions = payload.positions()
+        try:
+            block = self._node.read(positions, self._read)
+        except BaseException as error:
+            self._reraise(error, positions, self.describe)
+        block.ordinal, block.describe = payload.ordinal, self.describe
         if self._allow_nones and block.rows is not None:
             block = _with_nones(block, payload)
         return block
@@ -67,11 +74,14 @@ class NodeRoot:
         self, payload: Span, allocate: stacking.Allocate | None
     ) -> tuple[Any, Block] | None:
         """Returns the elements stacked by the source, if it can."""
-        found = nodes.read_batch(self._node, payload.positions(), allocate)
+        positions = payload.positions()
+        try:
+            found = nodes.read_batch(self._node, positions, allocate)
+        except BaseException as error:
+            self._reraise(error, positions, self.describe)
         if found is None:
             return None
-        block = Block([], payload.positions().tolist(), describe=self._describe)
-        block.ordinal = payload.ordinal
+        block = Block([], positions.tolist(), ordinal=payload.ordinal, describe=self.describe)
         return found, block
 
     def close(self) -> None:
@@ -86,13 +96,26 @@ class NodeRoot:
             reader = self._readers[id(source)] = reading.Reader(source, self._options)
         return reader.read(keys)
 
-    def _describe(self, position: int) -> str:
+    def describe(self, position: int) -> str:
+        """Says in words which record stands at a position."""
         key = self._node.key(position)
         return f"position {position}" + ("" if key is None else f" (record key {key})")
+
+    def _reraise(
+        self, error: BaseException, positions: nodes.Indices, describe: Callable[[int], str]
+    ) -> NoReturn:
+        """Raises what the source raised, with a note that says at which position, if known."""
+        row = access.failed_row(error) if nodes.is_plain(self._node) else None
+        if len(positions) == 1:
+            row = 0
+        if row is None or row >= len(positions):
+            faults.reraise(error, _READING, f"positions {positions[0]} to {positions[-1]}")
+        faults.reraise(error, _READING, describe(int(positions[row])))
 
 
 def _with_nones(block: Block, payload: Span) -> Block:
     data: list[Any] = [None] * payload.count
     for row, element in zip(block.rows or (), block.data, strict=True):
         data[row] = element
-    return Block(data, payload.positions().tolist(), ordinal=payload.ordinal)
+    positions = payload.positions().tolist()
+    return Block(data, positions, ordinal=payload.ordinal, describe=block.describe)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import operator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,7 +14,7 @@ from grain_jax._algebra import access, stacking
 from grain_jax._algebra.blocks import Block
 from grain_jax._datasets import nodes, roots
 from grain_jax._datasets.schedule import Span
-from grain_jax._values import errors, options
+from grain_jax._values import errors, faults, options
 
 __all__ = ["SampledRoot", "length_of"]
 
@@ -31,6 +34,16 @@ class _Asked:
     def part(self, begin: int, end: int) -> _Asked:
         rngs = None if self.rngs is None else self.rngs[begin:end]
         return _Asked(self.span.part(begin, end), self.keys[begin:end], rngs)
+
+    def describe(self) -> Callable[[int], str]:
+        """Returns what says in words which record stands at a position."""
+        span, keys = self.span, self.keys
+
+        def text(position: int) -> str:
+            key = keys[(position - span.first) // span.stride]
+            return f"position {position} (record key {key})"
+
+        return text
 
 
 def length_of(sampler: Any) -> int | None:
@@ -64,55 +77,92 @@ class SampledRoot(roots.NodeRoot):
         """A sampler of unknown length has to be counted as it runs."""
         return self._length is None
 
+    def describe(self, position: int) -> str:
+        """Says the position: its key has gone with the task."""
+        return f"position {position}"
+
     def prepare(self, span: Span) -> Any:
         """Asks the sampler for the positions of a span; None if it has no more.
 
+        Where the sampler fails, the positions before come first.
+
         Raises:
           OutOfRangeError: for a key that the source does not have.
+          InvalidTypeError: for what is no metadata.
         """
         keys: list[int] = []
         rngs: list[np.random.Generator | None] = []
         for position in span.positions().tolist():
             try:
-                metadata = self._sampler[position]
-            except IndexError:
-                if self._length is not None:
-                    raise
+                found = self._ask(position)
+            except Exception:
+                if keys:
+                    break
+                raise
+            if found is None:
                 break
-            key = metadata.record_key
-            if key is None or not 0 <= key < self._node.length:
-                raise errors.OutOfRangeError(
-                    f"the sampler {type(self._sampler).__name__} gives record key {key} at "
-                    f"position {position}, and the source has keys 0 to {self._node.length - 1}."
-                )
-            keys.append(int(key))
-            rngs.append(metadata.rng)
+            keys.append(found[0])
+            rngs.append(found[1])
         if not keys:
             return None
-        span = dataclasses.replace(span, count=len(keys))
-        return _Asked(
-            span, np.array(keys, np.int64), rngs if any(r is not None for r in rngs) else None
-        )
+        given = rngs if any(rng is not None for rng in rngs) else None
+        return _Asked(span.part(0, len(keys)), np.array(keys, np.int64), given)
+
+    def _ask(self, position: int) -> tuple[int, Any] | None:
+        """Returns key and generator that the sampler has for a position; None past its end."""
+        try:
+            metadata = self._sampler[position]
+        except IndexError as error:
+            if self._length is None:
+                return None
+            faults.reraise(error, self._title, f"position {position}")
+        except BaseException as error:
+            faults.reraise(error, self._title, f"position {position}")
+        try:
+            key = operator.index(metadata.record_key)
+            # A copy: this run's draws must not show in what the sampler keeps.
+            rng = copy.deepcopy(metadata.rng)
+        except (AttributeError, TypeError):
+            raise errors.InvalidTypeError(
+                f"{self._title} gives {metadata!r} at position {position}. Return a "
+                "grain_jax.RecordMetadata with a whole number as record_key."
+            ) from None
+        if not 0 <= key < self._node.length:
+            raise errors.OutOfRangeError(
+                f"{self._title} gives record key {key} at position {position}, and the source "
+                f"has keys 0 to {self._node.length - 1}."
+            )
+        return key, rng
+
+    @property
+    def _title(self) -> str:
+        return f"the sampler {type(self._sampler).__name__}"
 
     def read(self, payload: Any) -> Block:
         """Reads the keys that the sampler gave."""
         positions = payload.span.positions()
-        known = dict(zip(positions.tolist(), payload.keys.tolist(), strict=True))
-        block = self._node.read(payload.keys, self._read)
+        try:
+            block = self._node.read(payload.keys, self._read)
+        except BaseException as error:
+            self._reraise(error, positions, payload.describe())
         rows = range(len(block)) if block.rows is None else block.rows
         block.positions = positions[list(rows)].tolist()
         block.rngs = None if payload.rngs is None else [payload.rngs[row] for row in rows]
         block.ordinal = payload.span.ordinal
-        block.describe = lambda position: f"position {position} (record key {known[position]})"
+        block.describe = payload.describe()
         return block
 
     def read_batch(
         self, payload: Any, allocate: stacking.Allocate | None
     ) -> tuple[Any, Block] | None:
         """Lets the source stack, if it can."""
-        found = nodes.read_batch(self._node, payload.keys, allocate)
+        positions = payload.span.positions()
+        try:
+            found = nodes.read_batch(self._node, payload.keys, allocate)
+        except BaseException as error:
+            self._reraise(error, positions, payload.describe())
         if found is None:
             return None
-        where = Block([], payload.span.positions().tolist(), rngs=payload.rngs)
-        where.ordinal = payload.span.ordinal
+        where = Block([], positions.tolist(), rngs=payload.rngs)
+        where.ordinal, where.describe = payload.span.ordinal, payload.describe()
         return found, where
