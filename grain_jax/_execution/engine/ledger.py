@@ -207,8 +207,9 @@ class Ledger:
 
     def _is_crowded(self) -> bool:
         # What is under way and a few results in use never count, however large they are.
-        held = self._slots.lent - len(self._answers)
-        if held <= self._capacity:
+        if not self._slots.over_budget and self._slots.fresh_left >= self._capacity:
+            return False
+        if self._slots.lent - len(self._answers) <= self._capacity:
             return False
         return self._slots.over_budget or self._slots.available() < self._capacity
 

@@ -80,7 +80,8 @@ class Pool:
         self._workers = workers
         self._stall_timeout = stall_timeout
         self._owner = os.getpid()
-        self._condition = threading.Condition(threading.RLock())
+        self._lock = threading.RLock()
+        self._condition = threading.Condition(self._lock)  # somebody has polled
         self._polling = False
         self._ready = False
         self._helper_deaths = 0
@@ -159,7 +160,7 @@ class Pool:
             label: what error texts call the task, "positions 32..47" for example.
         """
         self._check_process()
-        with self._condition:
+        with self._lock:
             self._check_open()
             return self._ledger.add(kind, payload, inputs, label)
 
@@ -174,7 +175,7 @@ class Pool:
         self._check_process()
         began = time.monotonic()
         while True:
-            with self._condition:
+            with self._lock:
                 self._check_open()
                 if not self._polling and not self._ledger.answered(ticket):
                     self._pump()
@@ -187,7 +188,7 @@ class Pool:
     def cancel(self) -> None:
         """Forgets all tasks; their slots come back when their attempts have reported."""
         self._check_process()
-        with self._condition:
+        with self._lock:
             self._check_open()
             self._ledger.forget()
 
@@ -195,7 +196,7 @@ class Pool:
         """Ends the workers, in seconds whatever they do; arrays handed out stay valid."""
         if os.getpid() != self._owner:
             return
-        with self._condition:
+        with self._lock:
             if self._closed:
                 return
             self._closed = True
@@ -240,7 +241,7 @@ class Pool:
         # One thread polls and takes what arrives; others wait for it.
         mine = False
         try:
-            with self._condition:
+            with self._lock:
                 if self._closed:
                     return
                 if self._polling:
@@ -251,14 +252,14 @@ class Pool:
                 poll.register(self._ledger.results, select.POLLIN)
                 poll.register(self._helper.control, select.POLLIN)
             quiet = not poll.poll(self._patience() * 1000)
-            with self._condition:
+            with self._lock:
                 if not self._closed:
                     if quiet and self._helper.gone():
                         self._lose_helper()
                     self._pump()
         finally:
             if mine:
-                with self._condition:
+                with self._lock:
                     self._polling = False
                     self._condition.notify_all()
 

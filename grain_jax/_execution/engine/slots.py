@@ -48,6 +48,11 @@ class Slots:
             return self._fresh - 1
         return None
 
+    @property
+    def fresh_left(self) -> int:
+        """How many slots have never been used."""
+        return self.arena.slots - self._fresh
+
     def available(self) -> int:
         """Returns how many slots can be acquired now."""
         self.collect()
