@@ -59,7 +59,7 @@ _QUIET = frozenset(
     __slots__ __annotations__ __abstractmethods__ __parameters__ __orig_bases__ __match_args__
     __dataclass_fields__ __dataclass_params__ __static_attributes__ __firstlineno__ __annotate__
     __annotate_func__ __annotations_cache__ __replace__ __getstate__ __setstate__ __reduce__
-    __reduce_ex__ __type_params__
+    __reduce_ex__ __slotnames__ __type_params__
     """.split()  # noqa: SIM905
 )
 

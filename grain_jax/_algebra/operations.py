@@ -14,7 +14,7 @@ import numpy as np
 
 from grain_jax._algebra import steps, transforms
 from grain_jax._algebra.blocks import Block
-from grain_jax._values import records
+from grain_jax._values import errors, records
 
 __all__ = [
     "BatchOperation",
@@ -104,7 +104,11 @@ def lowered(operation: Any) -> tuple[str, Any] | None:
 def run_steps(
     stream: Iterator[records.Record[Any]], todo: Sequence[steps.Step]
 ) -> Iterator[records.Record[Any]]:
-    """Yields the records that steps make of a stream of records, one after the other."""
+    """Yields the records that steps make of a stream of records, one after the other.
+
+    Raises:
+      InvalidTypeError: where the stream holds anything but records.
+    """
     for step in todo:
         stream = (
             _run_batch(stream, step) if isinstance(step, steps.BatchStep) else _run(stream, step)
@@ -112,11 +116,19 @@ def run_steps(
     return stream
 
 
+@dataclasses.dataclass(slots=True)
+class _Output(records.Record[Any]):
+    """A record that knows which output of a flat-map it is."""
+
+    output: int = 0
+
+
 def _run(stream: Iterator[records.Record[Any]], step: steps.Step) -> Iterator[records.Record[Any]]:
     for number, record in enumerate(stream):
-        block = step(_block([record], number))
-        for element in block.data:
-            yield records.Record(record.metadata, element)
+        block = step(_block([record], number, step))
+        outputs = block.outputs or [0] * len(block)
+        for element, output in zip(block.data, outputs, strict=True):
+            yield _Output(record.metadata, element, output)
 
 
 def _run_batch(
@@ -133,13 +145,30 @@ def _run_batch(
 
 
 def _batch(group: list[records.Record[Any]], step: steps.BatchStep) -> records.Record[Any]:
-    return records.Record(group[-1].metadata.remove_record_key(), step(_block(group, 0)).data[0])
+    block = step(_block(group, 0, step))
+    metadata = group[-1].metadata.remove_record_key()
+    return _Output(metadata, block.data[0], block.outputs[0] if block.outputs else 0)
 
 
-def _block(group: list[records.Record[Any]], ordinal: int) -> Block:
+def _block(group: list[records.Record[Any]], ordinal: int, step: steps.Step) -> Block:
+    for record in group:
+        if not isinstance(record, records.Record):
+            raise errors.InvalidTypeError(
+                f"the operation before {step.title} yields {type(record).__name__}, and steps work "
+                "on records. Yield grain_jax.Record(metadata, data)."
+            )
+    keys = {record.metadata.index: record.metadata.record_key for record in group}
+
+    def describe(position: int) -> str:
+        key = keys.get(position)
+        return f"position {position}" + ("" if key is None else f" (record key {key})")
+
+    outputs = [record.output if isinstance(record, _Output) else 0 for record in group]
     return Block(
         [record.data for record in group],
         [record.metadata.index for record in group],
-        rngs=[record.metadata.rng for record in group],
+        outputs if any(outputs) else None,
+        [record.metadata.rng for record in group],
         ordinal=ordinal,
+        describe=describe,
     )
