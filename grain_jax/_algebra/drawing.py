@@ -9,6 +9,7 @@ methods named like an array's, draw from a process-wide generator, is not seen.
 from __future__ import annotations
 
 import builtins
+import dataclasses
 import dis
 import types
 from collections.abc import Callable, Mapping
@@ -62,6 +63,8 @@ _QUIET = frozenset(
     __reduce_ex__ __slotnames__ __type_params__
     """.split()  # noqa: SIM905
 )
+
+_MADE_BY_DATACLASS = ("<string>", dataclasses.__file__)
 
 
 def may_draw(function: Callable[..., Any]) -> bool:
@@ -120,7 +123,7 @@ def _is_quiet(owner: Any) -> bool:
             if name[:2] != "__" or name in _QUIET or value is None:
                 continue
             code = getattr(value, "__code__", None)
-            if code is None or code.co_filename != "<string>":  # as `dataclass` makes them
+            if code is None or code.co_filename not in _MADE_BY_DATACLASS:
                 return False
     return type(type(owner)).__module__ in ("builtins", "abc")
 

@@ -143,8 +143,13 @@ class MultiprocessingOptions:
             raise errors.InvalidValueError(
                 f"on_error={self.on_error!r} is not known. Write on_error='raise'."
             )
-        if self.stall_timeout is not None and not self.stall_timeout > 0:
-            raise errors.InvalidValueError(
-                f"stall_timeout must be a positive number of seconds or None, "
-                f"got {self.stall_timeout!r}."
-            )
+        if self.stall_timeout is not None:
+            _check_seconds("stall_timeout", self.stall_timeout)
+
+
+def _check_seconds(name: str, value: Any) -> None:
+    text = f"{name} must be a positive number of seconds or None, got {value!r}."
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise errors.InvalidTypeError(text)
+    if not value > 0:  # not a number is not, either
+        raise errors.InvalidValueError(text)
