@@ -151,5 +151,5 @@ def _check_seconds(name: str, value: Any) -> None:
     text = f"{name} must be a positive number of seconds or None, got {value!r}."
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise errors.InvalidTypeError(text)
-    if not value > 0:  # not a number is not, either
+    if not float(value) > 0:  # not a number is not, either
         raise errors.InvalidValueError(text)
