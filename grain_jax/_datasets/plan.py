@@ -65,6 +65,9 @@ class Root(Protocol):
     def describe(self, position: int) -> str:
         """Says in words which record stands at a position."""
 
+    def key(self, payload: Any, position: int) -> int | None:
+        """Returns the key of the record at a position that `payload` is for, if it has one."""
+
     def close(self) -> None:
         """Gives back threads and files that reading took."""
 
@@ -83,6 +86,7 @@ class Gathered:
     positions: list[int]
     outputs: list[int] | None
     ordinal: int
+    rngs: list[Any] | None = None
 
 
 @dataclasses.dataclass(slots=True)
@@ -95,6 +99,8 @@ class Outcome:
       units: for each output the unit, counted within the task; None where each gave one output.
       positions: for each output the position of its last record; empty where `units` is None.
       outputs: for each output its flat-map number; None while all are 0.
+      rngs: for each output the generator that a sampler gave, with what was drawn from it; None if
+        it gave none.
     """
 
     seconds: float
@@ -102,6 +108,7 @@ class Outcome:
     units: list[int] | None = None
     positions: list[int] = dataclasses.field(default_factory=list)
     outputs: list[int] | None = None
+    rngs: list[Any] | None = None
 
 
 class SparseError(Exception):
@@ -140,7 +147,7 @@ class Segment:
     def needs_all(self) -> bool:
         """Whether the steps count on every element of the stream before being there."""
         by_ordinal = any(isinstance(s, steps.IndexStep) and not s.by_position for s in self.steps)
-        return self.counted and (bool(self.batches) or by_ordinal)
+        return bool(self.batches) or by_ordinal
 
     @property
     def stacks_records(self) -> bool:
@@ -273,7 +280,8 @@ class Program:
         begin = time.perf_counter()
         segment = self._segments[kind]
         if isinstance(payload, Gathered):
-            block = Block(inputs, payload.positions, payload.outputs, ordinal=payload.ordinal)
+            block = Block(inputs, payload.positions, payload.outputs, payload.rngs)
+            block.ordinal = payload.ordinal
             block.describe = None if isinstance(self._root, Upstream) else self._root.describe
             done, results = 1, [(0, segment.run(block, allocate, self._seed))]
         else:
@@ -281,6 +289,8 @@ class Program:
         outcome = Outcome(time.perf_counter() - begin, done)
         if not (segment.counted and len(results) == done):
             _add_whereabouts(outcome, results)
+        if any(block.rngs is not None for _, block in results):
+            outcome.rngs = [r for _, block in results for r in block.rngs or [None] * len(block)]
         return [element for _, block in results for element in block.data], outcome
 
     def _run_units(
@@ -321,9 +331,14 @@ class Program:
                 units //= 2
                 payload = payload.part(0, units * segment.unit)
             else:
-                if segment.needs_all and block.rows is not None:
+                if not segment.needs_all or block.rows is None:
+                    return units, block
+                units = _gap(block.rows) // segment.unit
+                if not units:
                     raise SparseError
-                return units, block
+                whole = block.part(0, units * segment.unit)
+                whole.rows = None
+                return units, whole
 
     def _run_piece(
         self, segment: Segment, block: Block, allocate: stacking.Allocate | None
@@ -344,6 +359,11 @@ class Program:
             return segment.run_stacked(*found, self._seed)
         _, block = self._read(segment, payload, 1)
         return segment.run(block, allocate, self._seed)
+
+
+def _gap(rows: Sequence[int]) -> int:
+    """Returns the first number that is missing among 0, 1, 2 and so on."""
+    return next((place for place, row in enumerate(rows) if place != row), len(rows))
 
 
 def _parts(payload: Any, size: int) -> Iterator[Any]:

@@ -96,6 +96,10 @@ class NodeRoot:
             reader = self._readers[id(source)] = reading.Reader(source, self._options)
         return reader.read(keys)
 
+    def key(self, payload: Any, position: int) -> int | None:
+        """Returns the key of the record at a position."""
+        return self._node.key(position)
+
     def describe(self, position: int) -> str:
         """Says in words which record stands at a position."""
         key = self._node.key(position)

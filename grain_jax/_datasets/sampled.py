@@ -37,13 +37,15 @@ class _Asked:
 
     def describe(self) -> Callable[[int], str]:
         """Returns what says in words which record stands at a position."""
-        span, keys = self.span, self.keys
 
         def text(position: int) -> str:
-            key = keys[(position - span.first) // span.stride]
-            return f"position {position} (record key {key})"
+            return f"position {position} (record key {self.key(position)})"
 
         return text
+
+    def key(self, position: int) -> int:
+        """Returns the key that the sampler gave for a position."""
+        return int(self.keys[(position - self.span.first) // self.span.stride])
 
 
 def length_of(sampler: Any) -> int | None:
@@ -76,6 +78,11 @@ class SampledRoot(roots.NodeRoot):
     def sparse(self) -> bool:
         """A sampler of unknown length has to be counted as it runs."""
         return self._length is None
+
+    def key(self, payload: Any, position: int) -> int | None:
+        """Returns the key that the sampler gave."""
+        key: int = payload.key(position)
+        return key
 
     def describe(self, position: int) -> str:
         """Says the position: its key has gone with the task."""

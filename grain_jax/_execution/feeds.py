@@ -142,6 +142,7 @@ class Groups:
             [item.position for item in items],
             outputs if any(outputs) else None,
             self._made * self._size,
+            [item.rng for item in items] if any(item.rng is not None for item in items) else None,
         )
         before = (*self._before, self._made)
         self._before, self._made = items[-1].cursor, self._made + 1

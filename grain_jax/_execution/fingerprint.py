@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from grain_jax._algebra import index_maps, samplers, steps
-from grain_jax._datasets import nodes, roots
+from grain_jax._datasets import nodes, roots, sampled
 from grain_jax._datasets.plan import Plan
 from grain_jax._execution.layout import Layout
 from grain_jax._values import errors
@@ -21,18 +21,29 @@ _NAMES = {
     "sharding": "the kind of sharding",
     "counting": "the steps that change counts or order",
 }
+_SOFT = {"source": "type of source", "sampler": "type of sampler", "maps": "steps on elements"}
 
 
-def fingerprint(plan: Plan, layout: Layout) -> dict[str, Any]:
+def fingerprint(
+    plan: Plan, layout: Layout, sampler: str = "", stages: Sequence[Any] = ()
+) -> dict[str, Any]:
     """Returns, as a JSON value, what has to be equal for a state to mean the same records.
 
-    `maps` is there to warn of, not to refuse.
+    Type names and `maps` are there to warn of, not to refuse.
+
+    Args:
+      plan: the pipeline.
+      layout: shards and lanes.
+      sampler: the type of a loader's sampler.
+      stages: operations of the user's own behind the plan, and the steps after them.
     """
     order: list[str] = []
-    done: list[steps.Step] = []
+    done: list[Any] = []
     records: int | None = None
     kind = type(plan.root).__name__
     node = plan.root.node if isinstance(plan.root, roots.NodeRoot) else None
+    if isinstance(plan.root, sampled.SampledRoot):
+        order.append("a sampler of one's own")
     while node is not None:
         if isinstance(node, nodes.IndexNode):
             order.append(_order(node.index_map))
@@ -47,14 +58,15 @@ def fingerprint(plan: Plan, layout: Layout) -> dict[str, Any]:
             elif isinstance(node, nodes.FlatMapNode):
                 order.append(f"flat_map({node.fan_out})")
         node = getattr(node, "parent", None)
-    done += plan.steps
+    done += [*plan.steps, *stages]
     sharding = "sampler" if layout.sampler_shard[1] > 1 else "loader" if layout.shard[1] > 1 else ""
     return {
         "source": kind,
+        "sampler": sampler,
         "records": records,
         "order": order[::-1],
         "sharding": sharding or "none",
-        "counting": [_kind(step) for step in done if isinstance(step, _COUNTING)],
+        "counting": [_kind(step) for step in done if _counts(step)],
         "maps": [_short(step) for step in done if not isinstance(step, steps.BatchStep)],
     }
 
@@ -64,8 +76,8 @@ def _order(index_map: index_maps.IndexMap) -> str:
     if isinstance(index_map, index_maps.Sample):
         sampler = index_map.sampler
         if isinstance(sampler, samplers.IndexSampler) and sampler.shuffle:
-            return f"shuffle(seed={sampler.seed})"
-        return f"in order(seed={sampler.seed})"
+            return f"shuffle(records={sampler.num_records}, seed={sampler.seed})"
+        return f"in order(records={sampler.num_records}, seed={sampler.seed})"
     if isinstance(index_map, index_maps.Shuffle):
         return f"shuffle(seed={index_map.seed})"
     if isinstance(index_map, index_maps.Repeat):
@@ -73,12 +85,17 @@ def _order(index_map: index_maps.IndexMap) -> str:
     return str(index_map)
 
 
-def _short(step: steps.Step) -> str:
-    return step.title.partition(": ")[2]
+def _counts(stage: Any) -> bool:
+    return isinstance(stage, _COUNTING) or _kind(stage) == "operation"
 
 
-def _kind(step: steps.Step) -> str:
-    return _short(step).partition("(")[0]
+def _short(stage: Any) -> str:
+    title: str = stage.title
+    return title.partition(": ")[2]
+
+
+def _kind(stage: Any) -> str:
+    return _short(stage).partition("(")[0]
 
 
 def compare(saved: Mapping[str, Any], now: Mapping[str, Any], *, strict: bool) -> None:
@@ -104,15 +121,16 @@ def compare(saved: Mapping[str, Any], now: Mapping[str, Any], *, strict: bool) -
                 message + " Build the pipeline as it was, or write strict=False to go on anyway."
             )
         warnings.warn(message, stacklevel=3)
-    soft = [key for key in ("source", "maps") if saved.get(key) != now[key]]
-    for key in soft:
-        warnings.warn(
-            f"the state was saved with other {key}: {saved.get(key)!r}, now {now[key]!r}. "
-            "The position is the same; the elements may differ.",
-            stacklevel=3,
-        )
+    for key, text in _SOFT.items():
+        if saved.get(key) != now.get(key):
+            warnings.warn(
+                f"the {text} differs: the state says {saved.get(key)!r}, this pipeline says "
+                f"{now.get(key)!r}. The position is the same; the elements may differ.",
+                stacklevel=3,
+            )
 
 
 def _only_unsharded(key: str, saved: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     """Sharding by the loader on one process is no sharding."""
-    return key == "sharding" and {saved.get(key), now[key]} <= {"none", "loader"}
+    plain = ("none", "loader")
+    return key == "sharding" and saved.get(key) in plain and now[key] in plain

@@ -50,13 +50,25 @@ class Held:
 
 @dataclasses.dataclass(slots=True)
 class Item:
-    """One output, where it stands, and where to go on after it."""
+    """One output.
+
+    Attributes:
+      held: the outputs of its task.
+      row: which of them it is.
+      position: that of its last record.
+      output: its flat-map number.
+      cursor: where to go on after it.
+      origin: the payload of its task.
+      rng: the generator that a sampler gave for it.
+    """
 
     held: Any
     row: int
     position: int
     output: int
     cursor: Cursor
+    origin: Any = None
+    rng: Any = None
 
     @property
     def element(self) -> Any:

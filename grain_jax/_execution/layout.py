@@ -45,26 +45,40 @@ class Layout:
       shard: index and count, dealt by position.
       sampler_shard: index and count, where the sampler itself gives each shard its own positions.
       lanes: how many interleaved streams fix the order.
+      start: where the stream begins: above 0 for a later epoch.
+      even: whether the shards of the loader leave out what does not divide evenly.
     """
 
     length: int | None
     shard: tuple[int, int] = (0, 1)
     sampler_shard: tuple[int, int] = (0, 1)
     lanes: int = 1
+    start: int = 0
+    even: bool = False
 
-    def is_elastic(self, segments: list[Segment], sparse: bool) -> bool:
+    @property
+    def end(self) -> int | None:
+        """The first position that no shard takes; None if endless or unknown."""
+        if self.length is None or not self.even:
+            return self.length
+        return self.length - (self.length - self.start) % self.shard[1]
+
+    def first(self) -> Position:
+        """Returns the position before the first element."""
+        return Position(base=self.start, cursors=(None,) * self.lanes)
+
+    def is_elastic(self, segments: list[Segment]) -> bool:
         """Whether a position is one number for all shards."""
         return (
             self.lanes == 1
             and self.sampler_shard[1] == 1
-            and not sparse
             and all(segment.counted and not segment.local for segment in segments)
         )
 
     def lane(self, index: int, base: int, first: Segment | None) -> schedule.Lane:
         """Returns one lane, in units of the first segment."""
         result = schedule.lane(
-            self.length,
+            self.end,
             base=base,
             shard=self.shard,
             lane_index=index,
@@ -73,22 +87,16 @@ class Layout:
         )
         return result.within(*self.sampler_shard) if self.sampler_shard[1] > 1 else result
 
-    def elements(self, segments: list[Segment], start: Position) -> int | None:
-        """Returns how many elements are left from a position; None for an endless stream.
+    def elements(self, segments: list[Segment]) -> int | None:
+        """Returns how many elements this shard has; None for an endless stream.
 
         Only for streams of one segment in which every unit gives one element.
         """
-        total = 0
-        for index in range(self.lanes):
-            lane = self.lane(index, start.base, segments[0])
-            if lane.units is None:
-                return None
-            cursor = start.cursors[index] if start.cursors[index] else None
-            done = 0 if cursor is None else -(-(cursor[0] - lane.before) // lane.unit)
-            total += lane.units - done
-        return total
+        lanes = [self.lane(index, self.start, segments[0]) for index in range(self.lanes)]
+        units = [lane.units for lane in lanes if lane.units is not None]
+        return sum(units) if len(units) == len(lanes) else None
 
-    def batch_rows(self, plan: Plan, base: int = 0) -> tuple[int, int | None] | None:
+    def batch_rows(self, plan: Plan, base: int) -> tuple[int, int | None] | None:
         """Returns rows of a full batch and of the last, smaller one, where they are known.
 
         The second is None where no smaller one comes.
@@ -102,15 +110,15 @@ class Layout:
         lane = self.lane(0, base, segments[0])
         return lane.unit, lane.rest or None
 
-    def end(self, segments: list[Segment], position: Position) -> Position:
-        """Returns the position of a stream that has ended.
+    def ended(self, segments: list[Segment], position: Position) -> Position:
+        """Returns the position of an elastic stream that has ended.
 
         A shard that had nothing in the last step has behind it what all shards together have.
         """
-        drops = any(drop for segment in segments for _, drop in segment.batches)
-        if self.length is None or drops or not self.is_elastic(segments, position.sparse):
+        end = self.end
+        if end is None or any(drop for segment in segments for _, drop in segment.batches):
             return position
-        return Position(base=max(self.length, position.base))
+        return Position(base=max(end, position.base))
 
     def to_json(self, position: Position) -> dict[str, Any]:
         """Returns a position, with the shard it belongs to, as a JSON value."""
@@ -134,4 +142,4 @@ class Layout:
         done = int(cursor[0]) - position.base // self.shard[1]
         steps = -(-done // unit)
         reached = position.base + steps * unit * self.shard[1]
-        return reached if self.length is None else min(reached, self.length)
+        return reached if self.end is None else min(reached, self.end)

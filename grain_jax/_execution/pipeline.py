@@ -14,7 +14,7 @@ from grain_jax._execution.feeds import Groups, Head
 from grain_jax._execution.items import END, Cursor, Feed, Item, Pull
 from grain_jax._execution.layout import Layout, Position
 from grain_jax._execution.streams import Merged, SegmentStream, Upstreamed
-from grain_jax._values import errors, faults
+from grain_jax._values import errors
 
 __all__ = ["Pipeline"]
 
@@ -34,32 +34,54 @@ class Pipeline:
         self.layout = layout
         self.plan = plan
         self._setup = setup
-        self._dense = plan.segments()
-        self._loose = plan.segments(sparse=True)
+        # What the user changes from now on is for the next iteration.
+        frozen = snapshots.of_plan(plan)
+        self._dense = frozen.segments()
+        self._loose = frozen.segments(sparse=True)
+        self._program = Program(frozen, [*self._dense, *self._loose])
         self._executors: tuple[inline.Executor, inline.Executor] | None = None
         self._stream: Pull | None = None
         self._lock = threading.Lock()
         self._closed = False
-        self.first = 0  # where the stream begins: above 0 for a later epoch
-        self.position = self.start()
+        self.position = layout.first()
+
+    def cursor_size(self, position: Position) -> int:
+        """Returns how many entries the cursor of a lane has there."""
+        lanes = sum(not segment.local for segment in self.segments_of(position))
+        # A user's iterator has two, too.
+        return 2 * (lanes + isinstance(self.plan.root, Upstream))
 
     @property
-    def start_segments(self) -> list[Any]:
-        """The segments before any surprise."""
-        return self._dense
-
-    def start(self) -> Position:
-        """Returns the position before the first element."""
-        return Position(base=self.first, cursors=(None,) * self.layout.lanes)
-
-    @property
-    def segments(self) -> list[Any]:
+    def segments(self) -> list[Segment]:
         """The segments that run now."""
-        return self._loose if self.position.sparse else self._dense
+        return self.segments_of(self.position)
 
-    def go_to(self, position: Position) -> None:
-        """Moves to a position; what was under way is forgotten."""
+    def segments_of(self, position: Position) -> list[Segment]:
+        """Returns the segments that run from a position on."""
+        return self._loose if position.sparse else self._dense
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether a position is one number for all shards."""
+        return self.would_be_elastic(self.layout) and not self.position.sparse
+
+    def would_be_elastic(self, layout: Layout) -> bool:
+        """Whether a position is one number for all shards, before any surprise."""
+        return not isinstance(self.plan.root, Upstream) and layout.is_elastic(self._dense)
+
+    def batch_rows(self) -> tuple[int, int | None] | None:
+        """Returns rows of a full batch and of the last, smaller one (None without), where known."""
+        return self.layout.batch_rows(self.plan, self.position.base)
+
+    def go_to(self, position: Position, layout: Layout | None = None) -> None:
+        """Moves to a position, of a stream dealt out as `layout` says; forgets what is under way.
+
+        Raises:
+          ClosedError: after `close`.
+        """
+        self.check_open()
         self._forget()
+        self.layout = layout or self.layout
         self.position = position
 
     def next(self) -> Any:
@@ -71,27 +93,21 @@ class Pipeline:
 
     def next_item(self) -> Item | Any:
         """Returns the next item, or END; an error leaves the position alone."""
-        self._check_open()
+        self.check_open()
         try:
             return self._pull()
         except SparseError:
             self._forget()
-            self.position = dataclasses.replace(
-                self.position,
-                sparse=True,
-                cursors=tuple(None if c is None else (c[0], 0) for c in self.position.cursors),
-                tail=(),
-            )
-            return self.next_item()
-        except BaseException as error:
+            self.position = self._loosened()
+        except BaseException:
+            self.check_open()  # another thread may have closed it meanwhile
             self._forget()
-            raise error.with_traceback(
-                faults.user_traceback(error.__traceback__)
-            ) from error.__cause__
+            raise
+        return self.next_item()
 
     def advance(self) -> None:
         """Gets work going."""
-        self._check_open()
+        self.check_open()
         self._build().advance()
 
     def close(self) -> None:
@@ -102,23 +118,39 @@ class Pipeline:
         for executor in executors or ():
             executor.close()
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raises after `close`."""
         if self._closed:
             raise errors.ClosedError(
                 "this iterator is closed. Make a new one with iter(...); a state taken before "
                 "close() restores there."
-            )
+            ) from None
 
     def _pull(self) -> Item | Any:
         item = self._build().pull(True)
         if item is END:
-            self.position = self.layout.end(self.segments, self.position)
+            if self.is_elastic:
+                self.position = self.layout.ended(self.segments, self.position)
             return END
+        _ = item.element  # decoded here: if that fails, the position has not moved
         cursors, turn, *tail = item.cursor
         self.position = dataclasses.replace(
             self.position, cursors=cursors, next_lane=turn, tail=tuple(tail)
         )
         return item
+
+    def _loosened(self) -> Position:
+        """Returns the position in the segments for streams with gaps; so far there were none.
+
+        There the first segment is cut in two, before the step that counts.
+        """
+        position, unit = self.position, self._dense[0].unit
+        cursors = []
+        for index, cursor in enumerate(position.cursors):
+            if cursor is None:
+                cursor = (self.layout.lane(index, position.base, None).before, 0)
+            cursors.append((cursor[0], 0, cursor[0] // unit, *cursor[1:]))
+        return dataclasses.replace(position, sparse=True, cursors=tuple(cursors))
 
     def _forget(self) -> None:
         self._stream = None
@@ -128,14 +160,13 @@ class Pipeline:
     def _build(self) -> Pull:
         """Makes the executors once, and the stream wherever the position says."""
         if self._executors is None:
-            program = Program(self.plan, [*self._dense, *self._loose])
-            here = inline.Inline(snapshots.snapshot(program))
-            away = workers.executor(program, self._setup) if self._is_remote() else here
+            here: inline.Executor = inline.Inline(self._program)
+            away = workers.executor(self._program, self._setup) if self._is_remote() else here
             with self._lock:
                 self._executors = here, away
             if self._closed:
                 self.close()
-                self._check_open()
+                self.check_open()
         if self._stream is None:
             self._stream = self._whole()
         return self._stream

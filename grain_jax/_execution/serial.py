@@ -7,20 +7,31 @@ runs the stream again up to there.
 
 from __future__ import annotations
 
+import copy
+import dataclasses
+import json
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from grain_jax._algebra import operations, steps
-from grain_jax._execution import snapshots
+from grain_jax._execution import snapshots, states
 from grain_jax._execution.items import END, Item
-from grain_jax._execution.layout import Position
+from grain_jax._execution.layout import Layout, Position
 from grain_jax._execution.pipeline import Pipeline
-from grain_jax._values import errors, records
+from grain_jax._values import errors, faults, records
 
-__all__ = ["Serial"]
+__all__ = ["Own", "Serial"]
 
-Stage = Callable[[Iterator[records.Record[Any]]], Iterator[records.Record[Any]]]
+Records = Iterator[records.Record[Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Own:
+    """An operation of the user's own, and what error messages call it."""
+
+    operation: Any
+    title: str
 
 
 class Serial:
@@ -28,7 +39,7 @@ class Serial:
 
     Args:
       pipeline: gives the items.
-      stages: operations and steps, in order.
+      stages: an `Own` for each operation, and steps, in order.
       metadata: makes an item's metadata.
     """
 
@@ -39,128 +50,186 @@ class Serial:
         metadata: Callable[[Item], records.RecordMetadata],
     ) -> None:
         self.pipeline = pipeline
-        self._make = stages
+        # What the user changes from now on is for the next iteration.
+        self._stages = snapshots.snapshot(list(stages))
         self._metadata = metadata
-        self._stream: Iterator[records.Record[Any]] | None = None
+        self._stream: Records | None = None
         self._live: list[Any] = []
-        self._outputs = 0
+        self._where = ""
+        self._upstream_error: BaseException | None = None
         self._to_skip = 0
-        self._states: list[Any] | None = None
-        self._at = pipeline.position
+        self._place = _Place(pipeline.position, 0, None)
+
+    @property
+    def position(self) -> Position:
+        """The pipeline's position after the last output."""
+        return self._place.position
 
     def next(self) -> Any:
         """Returns the next output's data, or raises StopIteration."""
+        self.pipeline.check_open()
         try:
             stream = self._started()
             while self._to_skip:
                 next(stream)
                 self._to_skip -= 1
             record = next(stream)
+            saved = self._taken()
         except StopIteration:
             raise
         except BaseException:
-            self._reset(self._outputs)
+            self.pipeline.check_open()  # another thread may have closed it meanwhile
+            self._stand(self._place, self.pipeline.layout)
             raise
-        self._outputs += 1
-        self._at = self.pipeline.position
-        self._states = [operation.get_state() for operation in self._live] if self._saves else None
-        return record.data if isinstance(record, records.Record) else record
-
-    def advance(self) -> None:
-        """Gets the work before the operations going."""
-        self.pipeline.advance()
-
-    def close(self) -> None:
-        """Ends workers and threads."""
-        self.pipeline.close()
+        self._place = _Place(self.pipeline.position, self._place.outputs + 1, saved)
+        return record.data
 
     def state(self) -> dict[str, Any]:
         """Returns what has to be added to the pipeline's state."""
-        return {"outputs": self._outputs, "operations": self._states}
+        return {"outputs": self._place.outputs, "operations": self._place.saved}
 
-    def go_to(self, start: Position, position: Position, state: Mapping[str, Any]) -> None:
-        """Moves to a state.
+    def begin(self, layout: Layout) -> None:
+        """Moves to the first element of a stream."""
+        self._stand(_Place(layout.first(), 0, None), layout)
+
+    def go_to(self, position: Position, layout: Layout, state: Any) -> None:
+        """Moves to a state; one that an operation refuses changes nothing.
 
         Args:
-          start: the position before the first element.
           position: the pipeline's position in the state.
+          layout: its shards and lanes.
           state: what `state` returned.
+
+        Raises:
+          StateError: if that is no such state.
         """
-        outputs, saved = state.get("outputs"), state.get("operations")
-        if type(outputs) is not int or outputs < 0:
+        if not isinstance(state, dict):
             raise errors.StateError(
-                f"field 'outputs' of the state is {outputs!r}, expected a count"
+                "the state knows of no operation of your own, and this pipeline has one. Build the "
+                "pipeline as it was when the state was saved."
             )
-        self._stream = None
-        if saved is not None and self._saves:
-            if not isinstance(saved, list) or len(saved) != len(self._own()):
-                raise errors.StateError(
-                    f"field 'operations' of the state does not fit {len(self._own())} operations"
-                )
-            self.pipeline.go_to(position)
-            self._outputs, self._to_skip, self._states, self._at = outputs, 0, saved, position
-            self._start()
-            for operation, one in zip(self._live, saved, strict=True):
-                operation.set_state(one)
-            return
-        if outputs:
-            names = ", ".join(type(operation).__name__ for operation in self._own())
+        outputs, saved = states.number(state, "outputs"), state.get("operations")
+        own = self._own()
+        if saved is not None and (not isinstance(saved, list) or len(saved) != len(own)):
+            raise errors.StateError(
+                f"field 'operations' of the state is {states.brief(saved)}, expected a list for "
+                f"{len(own)} operations"
+            )
+        if not self._saves:
+            saved = None
+        if saved is None and outputs:
+            names = " and ".join(stage.title for stage in own)
             warnings.warn(
-                f"{names} has no get_state and set_state: the stream is run again from its start, "
-                f"up to output {outputs}.",
+                f"{names}: without get_state and set_state, which would restore its position at "
+                f"once, the stream is run again from its start, up to output {outputs}.",
                 stacklevel=4,
             )
-        self._begin(start, outputs)
+        before = self._place, self.pipeline.layout
+        self._stand(_Place(position, outputs, saved), layout)
+        if saved is not None:
+            try:
+                self._started()
+            except BaseException:
+                self._stand(*before)
+                raise
 
     @property
     def _saves(self) -> bool:
         """Whether the operations' own states say all there is to say."""
         return all(
-            hasattr(one, "get_state") and hasattr(one, "set_state") for one in self._own()
-        ) and not any(isinstance(one, steps.FlatMapStep) for one in self._make)
+            hasattr(one.operation, "get_state") and hasattr(one.operation, "set_state")
+            for one in self._own()
+        ) and not any(isinstance(one, steps.FlatMapStep) for one in self._stages)
 
-    def _own(self) -> list[Any]:
-        return [one for one in self._make if not _is_step(one)]
+    def _own(self) -> list[Own]:
+        return [stage for stage in self._stages if isinstance(stage, Own)]
 
-    def _begin(self, start: Position, outputs: int) -> None:
-        self.pipeline.go_to(start)
-        self._stream, self._states = None, None
-        self._outputs = self._to_skip = outputs
+    def _taken(self) -> list[Any] | None:
+        """Returns the operations' states; copies, as they may go on counting in these objects."""
+        if not self._saves:
+            return None
+        taken = []
+        for stage, operation in zip(self._own(), self._live, strict=True):
+            state = operation.get_state()
+            try:
+                taken.append(json.loads(json.dumps(state)))
+            except (TypeError, ValueError, RecursionError) as error:
+                raise errors.InvalidTypeError(
+                    f"{stage.title}: get_state returned {states.brief(state)}, which is no JSON "
+                    f"({error}). Return dicts, lists, str, int, float, bool and None."
+                ) from None
+        return taken
 
-    def _reset(self, outputs: int) -> None:
-        """After an error: the next call tries the same output again."""
-        saved = self._states
-        if saved is not None:
-            state = {"outputs": outputs, "operations": saved}
-            self.go_to(self.pipeline.start(), self._at, state)
-        else:
-            self._begin(self.pipeline.start(), outputs)
+    def _stand(self, place: _Place, layout: Layout) -> None:
+        """Goes where an output left us; what is under way is forgotten."""
+        self.pipeline.go_to(layout.first() if place.saved is None else place.position, layout)
+        self._place = place
+        self._to_skip = place.outputs if place.saved is None else 0
+        self._stream = None
 
-    def _started(self) -> Iterator[records.Record[Any]]:
+    def _started(self) -> Records:
         if self._stream is None:
-            self._start()
-        assert self._stream is not None
+            self._live = []
+            stream = self._records()
+            for stage in self._stages:
+                if isinstance(stage, Own):
+                    stream = self._run(stage, stream)
+                else:
+                    stream = operations.run_steps(stream, [stage])
+            if self._place.saved is not None:
+                for operation, state in zip(self._live, self._place.saved, strict=True):
+                    operation.set_state(copy.deepcopy(state))
+            self._stream = stream
         return self._stream
 
-    def _start(self) -> None:
-        self._live = []
-        stream = self._records()
-        for stage in self._make:
-            if _is_step(stage):
-                stream = operations.run_steps(stream, [stage])
-            else:
-                live = snapshots.snapshot(stage)
-                self._live.append(live)
-                stream = iter(live(stream))
-        self._stream = stream
-
-    def _records(self) -> Iterator[records.Record[Any]]:
+    def _records(self) -> Records:
+        self._where = "its start"
         while True:
-            item = self.pipeline.next_item()
+            try:
+                item = self.pipeline.next_item()
+            except BaseException as error:
+                self._upstream_error = error
+                raise
             if item is END:
                 return
+            self._where = f"the record at position {item.position}"
             yield records.Record(self._metadata(item), item.element)
 
+    def _run(self, stage: Own, stream: Records) -> Records:
+        """Returns the outputs of one operation, which says where it failed."""
+        live = snapshots.snapshot(stage.operation)
+        self._live.append(live)
+        try:
+            outputs = iter(live(stream))
+        except Exception as error:
+            faults.reraise(error, stage.title, "its start")
+        return self._watched(stage, outputs)
 
-def _is_step(stage: Any) -> bool:
-    return hasattr(stage, "title") and hasattr(stage, "function")
+    def _watched(self, stage: Own, outputs: Records) -> Records:
+        try:
+            for record in outputs:
+                if not isinstance(record, records.Record):
+                    raise errors.InvalidTypeError(
+                        f"{stage.title} yielded {type(record).__name__}. Yield records: "
+                        "grain_jax.Record(metadata, data)."
+                    )
+                yield record
+        except Exception as error:
+            if error is self._upstream_error:
+                raise
+            faults.reraise(error, stage.title, self._where)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Place:
+    """Where an output left us.
+
+    Attributes:
+      position: the pipeline's.
+      outputs: how many outputs are behind us.
+      saved: the operations' states; None if they have none, or before the first output.
+    """
+
+    position: Position
+    outputs: int
+    saved: list[Any] | None

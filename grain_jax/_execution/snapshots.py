@@ -5,6 +5,8 @@ Worker processes get such copies by their nature; this makes `worker_count=0` be
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import io
 import pickle
 import types
@@ -13,8 +15,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from grain_jax._algebra import access
+from grain_jax._datasets import nodes, plan
 
-__all__ = ["snapshot"]
+__all__ = ["of_plan", "snapshot"]
 
 T = TypeVar("T")
 
@@ -26,6 +29,7 @@ _SHARED = (
     np.ndarray,
     np.ufunc,
     access.Source,
+    nodes.CustomNode,
 )
 
 
@@ -54,17 +58,36 @@ class _Unpickler(pickle.Unpickler):
         return self._kept[pid]
 
 
+def _copied(original: T) -> T:
+    kept: list[Any] = []
+    buffer = io.BytesIO()
+    _Pickler(buffer, kept).dump(original)
+    buffer.seek(0)
+    copied: T = _Unpickler(buffer, kept).load()
+    return copied
+
+
 def snapshot(original: T) -> T:
     """Returns a copy that shares sources, arrays, functions and classes with the original.
 
-    What cannot be copied, because of a lock or an open file in it, is returned as it is.
+    Of an object with a lock or an open file in it the copy shares all that it refers to; what
+    cannot be copied at all is returned as it is.
     """
-    kept: list[Any] = []
-    buffer = io.BytesIO()
+    for way in (_copied, copy.copy):
+        try:
+            return way(original)
+        except Exception:  # the user's class decides what it raises here
+            continue
+    return original
+
+
+def of_plan(given: plan.Plan) -> plan.Plan:
+    """Returns the plan with copies of its root and steps; a user's own iterable stays itself."""
+    root = given.root
+    parts = (None if isinstance(root, plan.Upstream) else root, given.steps)
     try:
-        _Pickler(buffer, kept).dump(original)
-        buffer.seek(0)
-        copy: T = _Unpickler(buffer, kept).load()
+        # All at once, so that an object that serves in two steps goes on doing so.
+        frozen, todo = _copied(parts)
     except Exception:
-        return original
-    return copy
+        frozen, todo = snapshot(parts[0]), [snapshot(step) for step in given.steps]
+    return dataclasses.replace(given, root=root if frozen is None else frozen, steps=todo)

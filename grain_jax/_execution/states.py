@@ -6,35 +6,37 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from grain_jax._datasets.plan import Upstream
+from grain_jax._datasets.schedule import Lane
 from grain_jax._execution import fingerprint
+from grain_jax._execution.items import Cursor
 from grain_jax._execution.layout import Layout, Position
 from grain_jax._execution.pipeline import Pipeline
 from grain_jax._values import errors
 
-__all__ = ["decode", "encode"]
+__all__ = ["LARGEST", "brief", "decode", "encode", "number"]
 
 _VERSION = 1
 
+LARGEST = 1 << 50
+"""Beyond any count that a run can reach; products of two such numbers are never made."""
 
-def encode(pipeline: Pipeline, mark: Mapping[str, Any], *, elastic: bool = True) -> dict[str, Any]:
-    """Returns the position of a pipeline as a JSON value.
+
+def encode(pipeline: Pipeline, exact: Position | None = None) -> dict[str, Any]:
+    """Returns the position of a pipeline as a JSON value, without its fingerprint.
 
     Args:
       pipeline: whose position.
-      mark: its fingerprint.
-      elastic: whether one number for all shards may do, where it says everything.
+      exact: another position of it, for which one number for all shards does not do; None for its
+        own.
     """
-    layout, position, segments = pipeline.layout, pipeline.position, pipeline.segments
-    if elastic and layout.is_elastic(segments, position.sparse):
-        where = {"elastic": True, "position": layout.global_position(position, segments)}
+    layout, position = pipeline.layout, exact or pipeline.position
+    where: dict[str, Any]
+    if exact is None and pipeline.is_elastic:
+        where = {"elastic": True, "position": layout.global_position(position, pipeline.segments)}
     else:
         where = layout.to_json(position)
-    return {
-        "grain_jax": _VERSION,
-        **where,
-        "lanes": layout.lanes,
-        "pipeline": dict(mark),
-    }
+    return {"grain_jax": _VERSION, **where, "lanes": layout.lanes}
 
 
 def decode(
@@ -43,7 +45,7 @@ def decode(
     """Returns layout and position that a state stands for.
 
     Args:
-      state: what `encode` returned, read from JSON.
+      state: what `encode` returned, read from JSON, with the fingerprint as "pipeline".
       pipeline: which shall go there.
       mark: its fingerprint.
       lanes: the number of lanes the user asked for; None takes that of the state.
@@ -54,15 +56,16 @@ def decode(
     """
     if not isinstance(state, Mapping) or "grain_jax" not in state:
         raise errors.StateError(
-            f"this is no state of grain_jax: {_brief(state)}. Give what get_state() returned."
+            f"this is no state of grain_jax: {brief(state)}. Give what get_state() returned."
         )
-    if state["grain_jax"] != _VERSION:
+    if state["grain_jax"] != _VERSION or type(state["grain_jax"]) is not int:
         raise errors.StateError(
-            f"the state has version {state['grain_jax']!r}, and this release reads version "
+            f"the state has version {brief(state['grain_jax'])}, and this release reads version "
             f"{_VERSION}. Restore it with the release that wrote it."
         )
     saved_mark = _get(state, "pipeline", dict)
-    saved_lanes = _number(state, "lanes", minimum=1)
+    is_elastic = _get(state, "elastic", bool)
+    saved_lanes = number(state, "lanes", minimum=1)
     if lanes is not None and lanes != saved_lanes:
         raise errors.StateError(
             f"the state has lanes={saved_lanes}, and this pipeline was built with lanes={lanes}. "
@@ -70,96 +73,137 @@ def decode(
         )
     fingerprint.compare(saved_mark, mark, strict=strict)
     layout = dataclasses.replace(pipeline.layout, lanes=saved_lanes)
-    if _get(state, "elastic", bool):
-        return layout, _elastic(state, layout, pipeline)
-    return layout, _exact(state, layout)
+    if is_elastic:
+        return layout, _elastic(state, layout, pipeline, strict)
+    return layout, _exact(state, layout, pipeline, strict)
 
 
-def _elastic(state: Mapping[str, Any], layout: Layout, pipeline: Pipeline) -> Position:
-    position = _number(state, "position")
-    if layout.length is not None and position > layout.length:
+def _elastic(
+    state: Mapping[str, Any], layout: Layout, pipeline: Pipeline, strict: bool
+) -> Position:
+    position = number(state, "position")
+    _check_within(position, layout)
+    if layout.lanes != 1:
+        raise errors.StateError(f"one number for all shards cannot stand for {layout.lanes} lanes")
+    # Any stream can begin at a position; whether it is the same one is for the user to say.
+    if pipeline.would_be_elastic(layout) or (not strict and layout.sampler_shard[1] == 1):
+        return Position(base=position)
+    raise errors.StateError(
+        "the state is one number for all shards, and this pipeline counts its elements as it "
+        "runs (a filter, flat_map or operation comes before a batch, or the sampler shards). "
+        "Build it as it was."
+    )
+
+
+def _check_within(position: int, layout: Layout) -> None:
+    if position < layout.start:
         raise errors.StateError(
-            f"the state stands at position {position}, and this stream has {layout.length} "
-            f"positions. Build it with as many epochs as before, or more."
-        )
-    if position < pipeline.first:
-        raise errors.StateError(
-            f"the state stands at position {position}, and this epoch begins at {pipeline.first}. "
+            f"the state stands at position {position}, and this epoch begins at {layout.start}. "
             "Restore it in the epoch that it was saved in: `loader.epochs(start=...)`."
         )
-    if not layout.is_elastic(pipeline.start_segments, sparse=False):
+    if layout.length is not None and position > layout.length:
         raise errors.StateError(
-            "the state is one number for all shards, and this pipeline counts its elements as it "
-            "runs (a filter, flat_map or operation comes before a batch). Build it as it was."
+            f"the state stands at position {position}, and this stream ends at {layout.length}. "
+            "Build it with as many epochs as before, or more; a state of one of "
+            "`loader.epochs()` belongs to that epoch."
         )
-    return Position(base=position)
 
 
-def _exact(state: Mapping[str, Any], layout: Layout) -> Position:
+def _exact(state: Mapping[str, Any], layout: Layout, pipeline: Pipeline, strict: bool) -> Position:
     for key, name in (("shard", "the loader"), ("sampler_shard", "the sampler")):
-        saved = tuple(_get(state, key, list))
+        saved = _get(state, key, list)
         mine = getattr(layout, key)
-        if saved != mine:
+        if saved != list(mine):
+            if len(saved) != 2:
+                raise errors.StateError(f"field {key!r} of the state is {brief(saved)}")
             raise errors.StateError(
                 f"the state is that of shard {saved[0]} of {saved[1]} given to {name}, and this is "
                 f"shard {mine[0]} of {mine[1]}. Each shard of such a stream counts for itself: "
                 f"restore it on {saved[1]} processes, each from its own file."
             )
-    cursors = _get(state, "cursors", list)
-    if len(cursors) != layout.lanes:
+    given = _get(state, "cursors", list)
+    if len(given) != layout.lanes:
         raise errors.StateError(
-            f"field 'cursors' has {len(cursors)} entries for {layout.lanes} lanes"
+            f"field 'cursors' has {len(given)} entries for {layout.lanes} lanes"
         )
-    return Position(
-        base=_number(state, "base"),
-        cursors=tuple(_cursor(cursor) for cursor in cursors),
-        next_lane=_number(state, "next_lane", below=layout.lanes),
-        tail=_counts(_get(state, "tail", list)),
+    base = number(state, "base")
+    _check_within(base, layout)
+    position = Position(
+        base=base,
+        next_lane=number(state, "next_lane", below=layout.lanes),
         sparse=_get(state, "sparse", bool),
+    )
+    tail = _get(state, "tail", list)
+    own = sum(segment.local for segment in pipeline.segments_of(position))
+    size = pipeline.cursor_size(position)
+    return dataclasses.replace(
+        position,
+        cursors=tuple(
+            _cursor(cursor, size, layout.lane(index, base, None), pipeline, strict)
+            for index, cursor in enumerate(given)
+        ),
+        tail=_counts(tail, 2 * own if tail else 0, strict),
     )
 
 
-def _cursor(cursor: Any) -> tuple[Any, ...] | None:
+def _cursor(cursor: Any, size: int, lane: Lane, pipeline: Pipeline, strict: bool) -> Cursor | None:
     if cursor is None:
         return None
     if not isinstance(cursor, list) or len(cursor) < 2:
+        raise errors.StateError(f"field 'cursors' has {brief(cursor)} where a list belongs")
+    if isinstance(pipeline.plan.root, Upstream):
+        # The second entry is the state of the user's own iterator.
+        first, *rest = _counts(cursor[:1] + cursor[2:], size - 1, strict)
+        return (first, cursor[1], *rest)
+    counts = _counts(cursor, size, strict)
+    behind = counts[0] - lane.before
+    if behind < 0 or (lane.records is not None and behind > lane.records):
         raise errors.StateError(
-            f"field 'cursors' has {_brief(cursor)} where a list of numbers stood"
+            f"the state stands behind {counts[0]} records of its shard or lane, and this stream "
+            f"has {lane.records} there, after {lane.before} before it. Build it with as many "
+            "epochs as before, or more; a state of one of `loader.epochs()` belongs to that epoch."
         )
-    numbers = cursor if not isinstance(cursor[1], dict) else [cursor[0], *cursor[2:]]
-    _counts([number for number in numbers if number is not None])
-    return tuple(cursor)
+    return counts
 
 
-def _counts(numbers: list[Any]) -> tuple[int, ...]:
-    for number in numbers:
-        if type(number) is not int or number < 0:
-            raise errors.StateError(f"the state has {_brief(number)} where a count belongs")
-    return tuple(numbers)
+def _counts(numbers: list[Any], size: int, strict: bool) -> tuple[int, ...]:
+    for one in numbers:
+        if type(one) is not int or not 0 <= one < LARGEST:
+            raise errors.StateError(f"the state has {brief(one)} where a count belongs")
+    if len(numbers) != size and (strict or not numbers):
+        raise errors.StateError(
+            f"the state has {len(numbers)} counts where this pipeline has {size}. Build it as it "
+            "was when the state was saved."
+        )
+    # With other steps than before, only the place in the source is left to go by.
+    return tuple(numbers) if len(numbers) == size else (*numbers[:1], *(0,) * (size - 1))
 
 
 def _get(state: Mapping[str, Any], key: str, kind: type) -> Any:
     value = state.get(key)
     if not isinstance(value, kind):
         raise errors.StateError(
-            f"field {key!r} of the state is {_brief(value)}, expected {kind.__name__}"
+            f"field {key!r} of the state is {brief(value)}, expected {kind.__name__}"
         )
     return value
 
 
-def _number(
-    state: Mapping[str, Any], key: str, *, minimum: int = 0, below: int | None = None
-) -> int:
+def number(state: Mapping[str, Any], key: str, *, minimum: int = 0, below: int = LARGEST) -> int:
+    """Returns a whole number of a state.
+
+    Raises:
+      StateError: if it is none, or out of its range.
+    """
     value = state.get(key)
-    if type(value) is not int or value < minimum or (below is not None and value >= below):
-        limit = "" if below is None else f" and below {below}"
+    if type(value) is not int or not minimum <= value < below:
         raise errors.StateError(
-            f"field {key!r} of the state is {_brief(value)}, expected a whole number of at least "
-            f"{minimum}{limit}"
+            f"field {key!r} of the state is {brief(value)}, expected a whole number from {minimum} "
+            f"to {below - 1}"
         )
     return value
 
 
-def _brief(value: Any) -> str:
+def brief(value: Any) -> str:
+    """Returns a value as a short text."""
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."

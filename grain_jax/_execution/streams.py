@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections import deque
 from collections.abc import Sequence
@@ -66,6 +67,8 @@ class SegmentStream:
                 self._submit(block=True)
                 continue
             task, ticket = self._window[0]
+            if isinstance(task, _Failure):
+                raise task.error
             bundle = self._executor.result(ticket, block)
             if bundle is None:
                 return PENDING
@@ -73,7 +76,15 @@ class SegmentStream:
             self._unpack(task, bundle)
 
     def _submit(self, block: bool) -> bool:
-        task = self._feed.next(block)
+        try:
+            task = self._feed.next(block)
+        except Exception as error:
+            # It stands behind what is under way, and is raised when its turn comes.
+            task = _Failure(error)
+        if isinstance(task, _Failure):
+            self._over = True
+            self._window.append((task, 0))
+            return False
         if task is PENDING:
             return False
         if task is END:
@@ -93,9 +104,13 @@ class SegmentStream:
         if outcome.units is None:
             for unit in range(skip, outcome.done):
                 position, output = task.last(unit)
-                self._ready.append(Item(held, unit, position, output, (*task.before(unit + 1), 0)))
+                cursor = (*task.before(unit + 1), 0)
+                self._ready.append(Item(held, unit, position, output, cursor, task.payload))
         else:
             self._unpack_counted(task, outcome, held, skip)
+        if outcome.rngs is not None:
+            for item in self._ready:
+                item.rng = outcome.rngs[item.row]
         if outcome.done < task.units:
             rest = self._feed.rest(task, outcome.done)
             self._window.appendleft((rest, self._put(rest)))
@@ -111,7 +126,15 @@ class SegmentStream:
             is_last = row + 1 == len(outcome.units) or outcome.units[row + 1] != unit
             cursor = (*task.before(unit + 1), 0) if is_last else (*task.before(unit), count)
             output = outcome.outputs[row] if outcome.outputs else 0
-            self._ready.append(Item(held, row, outcome.positions[row], output, cursor))
+            position = outcome.positions[row]
+            self._ready.append(Item(held, row, position, output, cursor, task.payload))
+
+
+class _Failure:
+    """What a feed has raised, among the tasks of a window."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
 
 
 class Merged:
@@ -167,7 +190,8 @@ class Upstreamed:
             return END
         self._number += 1
         get_state = getattr(self._iterator, "get_state", None)
-        cursor = (self._number, None if get_state is None else get_state())
+        # A copy: the iterator may hand out the very object that it goes on counting in.
+        cursor = (self._number, None if get_state is None else copy.deepcopy(get_state()))
         return Item(_Elements(element), 0, self._number - 1, 0, cursor)
 
 

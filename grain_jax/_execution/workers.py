@@ -6,7 +6,7 @@ import warnings
 
 from grain_jax._datasets import iterators
 from grain_jax._datasets.plan import Program
-from grain_jax._execution import inline, snapshots
+from grain_jax._execution import inline
 from grain_jax._execution.engine import launch, pool
 
 __all__ = ["Keeper", "executor"]
@@ -21,7 +21,7 @@ def executor(program: Program, setup: iterators.Setup) -> inline.Executor:
             "grain_jax, so the work is done in this process; the stream is the same.",
             stacklevel=2,
         )
-        return inline.Inline(snapshots.snapshot(program))
+        return inline.Inline(program)
     return pool.Pool(
         program,
         workers=chosen.num_workers,

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import warnings
 import weakref
 from collections.abc import Iterator, Sequence
-from types import TracebackType
 from typing import Any, Literal
 
 from grain_jax._algebra import access, index_maps, operations, samplers, sources, steps, transforms
 from grain_jax._datasets import iterators, nodes, roots, sampled
 from grain_jax._datasets.plan import Plan
 from grain_jax._execution import workers
-from grain_jax._execution.layout import Layout, Position
+from grain_jax._execution.layout import Layout
+from grain_jax._execution.serial import Own
 from grain_jax._product.loader_iterator import DataLoaderIterator, Description
-from grain_jax._values import errors, options, sharding
+from grain_jax._values import closing, errors, options, sharding
 
 __all__ = ["DataLoader", "DataLoaderIterator", "load"]
 
 _BUILT_IN = (samplers.IndexSampler, samplers.SequentialSampler)
 
 
-class DataLoader:
+class DataLoader(closing.Closing):
     """Loads and transforms records; iterating gives a `DataLoaderIterator`.
 
     The stream depends on source, sampler, operations, shard and lanes, and on nothing else:
@@ -118,8 +119,7 @@ class DataLoader:
         """
         segments = self._plan.segments()
         known = len(segments) == 1 and segments[0].counted and not self._stages
-        start = Position(cursors=(None,) * self._layout.lanes)
-        length = self._layout.elements(segments, start) if known else None
+        length = self._layout.elements(segments) if known else None
         if length is None:
             reason = (
                 "the stream has no end: give the sampler num_epochs"
@@ -141,7 +141,7 @@ class DataLoader:
         """
         options.check_count("start", start, minimum=0)
         layouts = _epoch_layouts(self._sampler, self._layout, start)
-        return (self._iterate(layout, first) for layout, first in layouts)
+        return map(self._iterate, layouts)
 
     def close(self) -> None:
         """Ends all iterators of this loader, with their workers; idempotent."""
@@ -150,20 +150,9 @@ class DataLoader:
             iterator.close()
         self._keeper.close()
 
-    def __enter__(self) -> DataLoader:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def _iterate(self, layout: Layout, base: int) -> DataLoaderIterator:
+    def _iterate(self, layout: Layout) -> DataLoaderIterator:
         iterator = DataLoaderIterator(self, None)
-        iterator._narrow(layout, base)
+        iterator._begin_at(layout)
         return iterator
 
     def _describe(self, iterator: DataLoaderIterator) -> Description:
@@ -179,12 +168,13 @@ class DataLoader:
             layout=self._layout,
             stages=self._stages,
             seed=_seed(self._sampler),
+            sampler=type(self._sampler).__name__,
             sampler_text=repr(self._sampler) if isinstance(self._sampler, _BUILT_IN) else None,
         )
 
     def _batch_rows(self) -> tuple[int, int | None] | None:
         """Returns rows of a full batch and of the last, smaller one (None without), where known."""
-        return None if self._stages else self._layout.batch_rows(self._plan)
+        return None if self._stages else self._layout.batch_rows(self._plan, self._layout.start)
 
 
 def load(
@@ -262,7 +252,12 @@ def _root(
 
 def _layout(sampler: Any, given: sharding.ShardOptions | None, lanes: int) -> Layout:
     """Decides who shards: the loader, the sampler, or nobody."""
-    own = getattr(sampler, "shard_options", None) if type(sampler) in _BUILT_IN else None
+    if given is not None and not isinstance(given, sharding.ShardOptions):
+        raise errors.InvalidTypeError(
+            f"shard_options must be a ShardOptions or None, got {given!r} of type "
+            f"{type(given).__name__}. Write sharding.ShardOptions(index, count)."
+        )
+    own = sampler.shard_options if isinstance(sampler, _BUILT_IN) else None
     own = own if own is not None and own.is_given else None
     given = given if given is not None and given.is_given else None
     if (
@@ -281,7 +276,7 @@ def _layout(sampler: Any, given: sharding.ShardOptions | None, lanes: int) -> La
             "once: to the loader, so that a run can be restored on another number of processes.",
             stacklevel=3,
         )
-    if type(sampler) in _BUILT_IN:
+    if own or type(sampler) in _BUILT_IN:
         length: int | None = sampler.length
     else:
         length = sampled.length_of(sampler)
@@ -294,9 +289,8 @@ def _layout(sampler: Any, given: sharding.ShardOptions | None, lanes: int) -> La
         return Layout(length, sampler_shard=(own.shard_index, own.shard_count), lanes=lanes)
     if given is None:
         return Layout(length, lanes=lanes)
-    if given.drop_remainder and length is not None:
-        length -= length % given.shard_count
-    return Layout(length, shard=(given.shard_index, given.shard_count), lanes=lanes)
+    shard = (given.shard_index, given.shard_count)
+    return Layout(length, shard=shard, lanes=lanes, even=given.drop_remainder)
 
 
 def _steps(todo: Sequence[Any], sampler: Any) -> tuple[list[steps.Step], list[Any]]:
@@ -312,7 +306,7 @@ def _steps(todo: Sequence[Any], sampler: Any) -> tuple[list[steps.Step], list[An
     for number, one in enumerate(todo, 1):
         found = operations.lowered(one)
         if found is None:
-            stages.append(one)
+            stages.append(Own(one, f"step {number}: operation({type(one).__name__})"))
             continue
         step = steps.step_for(*found, number=number, random_number=randoms, seed=seed)
         if isinstance(step, steps.RandomStep):
@@ -337,23 +331,22 @@ def _check_random(step: steps.RandomStep, sampler: Any) -> None:
     )
 
 
-def _epoch_layouts(sampler: Any, layout: Layout, epoch: int) -> Iterator[tuple[Layout, int]]:
-    """Yields the layout of each epoch, and the position where it begins."""
+def _epoch_layouts(sampler: Any, layout: Layout, epoch: int) -> Iterator[Layout]:
+    """Returns the layout of each epoch from `epoch` on."""
     if not isinstance(sampler, _BUILT_IN):
         raise errors.InvalidTypeError(
             f"epochs() needs a sampler that knows its epochs, and {type(sampler).__name__} is "
             "one of your own. Iterate over the loader instead."
         )
-    count = sampler.num_epochs if isinstance(sampler, samplers.IndexSampler) else 1
-    records = (
-        samplers.IndexSampler(sampler.num_records, sampler.shard_options, num_epochs=1).length
-        if isinstance(sampler, samplers.IndexSampler)
-        else sampler.length
+    count: int | None = 1
+    if isinstance(sampler, samplers.IndexSampler):
+        count = sampler.num_epochs
+        once = samplers.IndexSampler(sampler.num_records, sampler.shard_options, num_epochs=1)
+        records = once.length or 0
+    else:
+        records = sampler.length
+    numbers = itertools.count(epoch) if count is None else range(epoch, count)
+    return (
+        dataclasses.replace(layout, start=number * records, length=(number + 1) * records)
+        for number in numbers
     )
-    assert records is not None
-    while count is None or epoch < count:
-        end = (epoch + 1) * records
-        if layout.length is not None:
-            end = min(end, layout.length)
-        yield dataclasses.replace(layout, length=end), epoch * records
-        epoch += 1

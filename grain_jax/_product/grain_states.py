@@ -12,6 +12,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from grain_jax._algebra import steps
+from grain_jax._execution import states
 from grain_jax._execution.layout import Layout, Position
 from grain_jax._execution.pipeline import Pipeline
 from grain_jax._values import errors
@@ -19,11 +21,12 @@ from grain_jax._values import errors
 __all__ = ["decode", "is_grain"]
 
 _FIELDS = ("version", "last_seen_indices", "last_worker_index", "worker_count")
+_FLAT_MAP = "next_index_in_buffer"
 
 
 def is_grain(state: Any) -> bool:
     """Whether a JSON value has the form of such a state."""
-    return isinstance(state, Mapping) and "last_seen_indices" in state
+    return isinstance(state, Mapping) and ("last_seen_indices" in state or _FLAT_MAP in state)
 
 
 def decode(
@@ -40,6 +43,11 @@ def decode(
     Raises:
       StateError: if the state cannot be continued, saying why.
     """
+    if _FLAT_MAP in state or any(isinstance(s, steps.FlatMapStep) for s in pipeline.plan.steps):
+        raise errors.StateError(
+            "a state of Grain's for a pipeline with FlatMap does not say which outputs of a record "
+            "were delivered. Start the epoch again, or train to its end with Grain."
+        )
     missing = [field for field in _FIELDS if field not in state]
     if missing or state["version"] != 2:
         raise errors.StateError(
@@ -47,49 +55,66 @@ def decode(
             + (f"lacks {missing}" if missing else f"is of version {state['version']!r}, not 2")
             + ". A state of Grain 0.2's DataLoader can be continued."
         )
-    segments = pipeline.start_segments
-    if any("flat_map" in step.title for segment in segments for step in segment.steps):
-        raise errors.StateError(
-            "a state of Grain's for a pipeline with FlatMap does not say which outputs of a record "
-            "were delivered. Start the epoch again, or train to its end with Grain."
-        )
-    workers = max(1, _count(state, "worker_count"))
+    workers = max(1, states.number(state, "worker_count"))
     if lanes is not None and lanes != workers:
         raise errors.StateError(
             f"Grain's state is that of worker_count={state['worker_count']}, which is "
             f"lanes={workers} here, and this loader was built with lanes={lanes}. Write "
             f"lanes={workers}, or leave lanes out."
         )
-    layout = pipeline.layout
-    _check_sampler(state, sampler_text, layout)
-    index, count = layout.sampler_shard if layout.sampler_shard[1] > 1 else layout.shard
+    _check_sampler(state, sampler_text, pipeline.layout)
+    if pipeline.layout.start:
+        raise errors.StateError(
+            "Grain's state is that of a whole stream, and this iterator is one of "
+            "`loader.epochs()`. Set it on `iter(loader)`."
+        )
+    layout = dataclasses.replace(pipeline.layout, lanes=workers)
+    position = _position(state, layout, pipeline)
+    if pipeline.would_be_elastic(layout) and layout.shard[1] == 1:
+        # One number says it, and then any number of processes can go on from there.
+        position = Position(base=(position.cursors[0] or (0,))[0])
+    return layout, position
+
+
+def _position(state: Mapping[str, Any], layout: Layout, pipeline: Pipeline) -> Position:
     seen = state["last_seen_indices"]
-    if not isinstance(seen, Mapping) or sorted(seen) != sorted(str(w) for w in range(workers)):
+    if (
+        not isinstance(seen, Mapping)
+        or len(seen) != layout.lanes
+        or set(seen) != {str(w) for w in range(layout.lanes)}
+    ):
         raise errors.StateError(
-            f"field 'last_seen_indices' of Grain's state is {seen!r}, expected one index for each "
-            f"of {workers} workers."
+            f"field 'last_seen_indices' of Grain's state is {states.brief(seen)}, expected one "
+            f"index for each of {layout.lanes} workers."
         )
-    cursors = tuple(_cursor(seen[str(w)], w, workers, index, count) for w in range(workers))
-    turn = (_count(state, "last_worker_index", minimum=-1) + 1) % workers
-    layout = dataclasses.replace(layout, lanes=workers)
-    if workers == 1 and layout.is_elastic(segments, sparse=False) and count == 1:
-        return layout, Position(base=cursors[0][0])
-    return layout, Position(cursors=cursors, next_lane=turn)
+    turn = states.number(state, "last_worker_index", minimum=-1, below=layout.lanes) + 1
+    position = Position(next_lane=turn % layout.lanes)
+    rest = (0,) * (pipeline.cursor_size(position) - 1)
+    done = [_records(seen[str(w)], w, layout) for w in range(layout.lanes)]
+    return dataclasses.replace(position, cursors=tuple((count, *rest) for count in done))
 
 
-def _cursor(seen: Any, worker: int, workers: int, index: int, count: int) -> tuple[int, ...]:
-    """Returns the lane's cursor: how many of its records are behind it."""
-    if type(seen) is not int:
-        raise errors.StateError(f"field 'last_seen_indices' of Grain's state holds {seen!r}")
-    first = index + count * worker
-    done, off = divmod(seen - first, count * workers)
-    if off:
+def _records(seen: Any, worker: int, layout: Layout) -> int:
+    """Returns how many records of a worker are behind it."""
+    index, count = layout.sampler_shard if layout.sampler_shard[1] > 1 else layout.shard
+    if type(seen) is not int or abs(seen) >= states.LARGEST:
         raise errors.StateError(
-            f"Grain's state says that worker {worker} of {workers} saw index {seen}, which is not "
-            f"one that it takes on shard {index} of {count}. Restore it on the shard that wrote "
-            "it, with the same shard_options."
+            f"field 'last_seen_indices' of Grain's state holds {states.brief(seen)}"
         )
-    return (done + 1, 0)
+    before, off = divmod(seen - index - count * worker, count * layout.lanes)
+    if off or before < -1:
+        raise errors.StateError(
+            f"Grain's state says that worker {worker} of {layout.lanes} saw index {seen}, which is "
+            f"not one that it takes on shard {index} of {count}. Restore it on the shard that "
+            "wrote it, with the same shard_options."
+        )
+    records = layout.lane(worker, 0, None).records
+    if records is not None and before >= records:
+        raise errors.StateError(
+            f"Grain's state says that worker {worker} of {layout.lanes} saw index {seen}, which is "
+            "beyond the end of this stream. Build it with as many epochs as before, or more."
+        )
+    return before + 1
 
 
 def _check_sampler(state: Mapping[str, Any], text: str | None, layout: Layout) -> None:
@@ -113,10 +138,3 @@ def _check_sampler(state: Mapping[str, Any], text: str | None, layout: Layout) -
 
 def _without_epochs(text: str) -> str:
     return re.sub(r"num_epochs=\w+(, )?|[, ]*drop_remainder=\w+|NoSharding|ShardOptions", "", text)
-
-
-def _count(state: Mapping[str, Any], key: str, minimum: int = 0) -> int:
-    value = state[key]
-    if type(value) is not int or value < minimum:
-        raise errors.StateError(f"field {key!r} of Grain's state is {value!r}, expected a number")
-    return value

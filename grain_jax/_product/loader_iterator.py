@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import weakref
-from collections.abc import Iterator
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from grain_jax._algebra import steps
-from grain_jax._datasets import iterators, roots
-from grain_jax._datasets.plan import Plan
-from grain_jax._execution import fingerprint, lending, states
+from grain_jax._datasets import iterators
+from grain_jax._datasets.plan import Plan, Upstream
+from grain_jax._execution import fingerprint, states
+from grain_jax._execution.items import Item
 from grain_jax._execution.layout import Layout
 from grain_jax._execution.pipeline import Pipeline
+from grain_jax._execution.positioned import Positioned
 from grain_jax._execution.serial import Serial
-from grain_jax._execution.streams import Item
 from grain_jax._product import grain_states
-from grain_jax._values import checkpointable, errors, randomness, records
+from grain_jax._values import errors, randomness, records
 
 if TYPE_CHECKING:
     from grain_jax._product.data_loader import DataLoader
@@ -36,6 +34,7 @@ class Description:
       layout: shards and lanes.
       stages: operations of the user's own, and the steps after them.
       seed: the sampler's.
+      sampler: the name of its type.
       sampler_text: its repr, for a state of Grain; None for a sampler of the user's own.
     """
 
@@ -44,11 +43,14 @@ class Description:
     layout: Layout
     stages: list[Any]
     seed: int | None
+    sampler: str
     sampler_text: str | None
 
 
-class DataLoaderIterator(checkpointable.StatefulCheckpointable, Iterator[Any]):
+class DataLoaderIterator(Positioned[Any, bytes]):
     """Iterates over a loader's stream; its state is the position of the last element you received.
+
+    The state is JSON in bytes, of constant size. A state of Grain's `DataLoader` can be set, too.
 
     Args:
       data_loader: whose stream.
@@ -60,147 +62,79 @@ class DataLoaderIterator(checkpointable.StatefulCheckpointable, Iterator[Any]):
         self, data_loader: DataLoader, state: dict[str, Any] | None, validate_state: bool = True
     ) -> None:
         about = data_loader._describe(self)
+        super().__init__(Pipeline(about.plan, about.setup, about.layout))
         self._about = about
         self._strict = about.setup.options.strict and validate_state
-        self._pipeline = Pipeline(about.plan, about.setup, about.layout)
         self._serial = (
-            Serial(self._pipeline, about.stages, self._metadata) if about.stages else None
+            Serial(self._pipeline, about.stages, _Metadata(about)) if about.stages else None
         )
-        self._mark = fingerprint.fingerprint(about.plan, about.layout)
-        self._mark["counting"] += [_stage_name(stage) for stage in about.stages]
-        self._owner: lending.Owner | None = None
-        weakref.finalize(self, self._pipeline.close)
+        self._mark = fingerprint.fingerprint(about.plan, about.layout, about.sampler, about.stages)
+        # Taking a state is part of a training step, and this part of it never changes.
+        self._mark_text = json.dumps(self._mark)
         if state is not None:
             self._go_to(state)
-
-    def __iter__(self) -> DataLoaderIterator:
-        return self
-
-    def __next__(self) -> Any:
-        lending.refuse_lent(self, self._owner)
-        return self._next()
-
-    def get_state(self) -> bytes:
-        """Returns the position after the last element you received: JSON, of constant size."""
-        if self._owner is not None:
-            state: bytes = self._owner.get_state()
-            return state
-        return self._state()
-
-    def set_state(self, state: bytes) -> None:
-        """Goes to a position that `get_state` returned, also one of Grain's `DataLoader`.
-
-        Raises:
-          StateError: for bytes that are no state, or one of another pipeline; it shows the
-            difference.
-        """
-        if self._owner is not None:
-            self._owner.set_state(state)
-        else:
-            self._go_to(_parsed(state))
-
-    def start_prefetch(self) -> None:
-        """Starts workers, if there are any, ahead of the first `next`."""
-        if self._owner is not None:
-            self._owner.start_prefetch()
-        else:
-            self._pipeline.advance()
-
-    def close(self) -> None:
-        """Ends workers and threads; idempotent, from any thread."""
-        self._pipeline.close()
-
-    def __enter__(self) -> DataLoaderIterator:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"DataLoaderIterator(state={self._state().decode()})"
 
-    def _batch_rows(self) -> tuple[int, int | None] | None:
-        pipeline = self._pipeline
-        return None if self._serial else pipeline.layout.batch_rows(pipeline.plan, pipeline.first)
-
     def _next(self) -> Any:
-        return (self._serial or self._pipeline).next()
+        return self._pipeline.next() if self._serial is None else self._serial.next()
 
     def _state(self) -> bytes:
-        state = states.encode(self._pipeline, self._mark, elastic=self._serial is None)
-        if self._serial is not None:
+        if self._serial is None:
+            state = states.encode(self._pipeline)
+        else:
+            state = states.encode(self._pipeline, self._serial.position)
             state["serial"] = self._serial.state()
-        return json.dumps(state).encode()
+        return f'{json.dumps(state)[:-1]}, "pipeline": {self._mark_text}}}'.encode()
 
     def _go_to(self, state: Any) -> None:
+        self._pipeline.check_open()
+        if not isinstance(state, dict):
+            state = _parsed(state)
+        lanes = self._about.setup.options.lanes
         if grain_states.is_grain(state):
-            layout, position = grain_states.decode(
-                state, self._pipeline, self._about.sampler_text, self._about.setup.options.lanes
-            )
+            text = self._about.sampler_text
+            layout, position = grain_states.decode(state, self._pipeline, text, lanes)
         else:
             layout, position = states.decode(
-                state,
-                self._pipeline,
-                self._mark,
-                lanes=self._about.setup.options.lanes,
-                strict=self._strict,
+                state, self._pipeline, self._mark, lanes=lanes, strict=self._strict
             )
-        self._pipeline.layout = layout
         if self._serial is None:
-            self._pipeline.go_to(position)
+            self._pipeline.go_to(position, layout)
         else:
-            self._serial.go_to(self._pipeline.start(), position, _serial_part(state))
+            self._serial.go_to(position, layout, state.get("serial"))
 
-    def _narrow(self, layout: Layout, base: int) -> None:
-        """Restricts the iterator to one epoch."""
-        self._pipeline.layout = layout
-        self._pipeline.first = base
-        self._pipeline.go_to(self._pipeline.start())
+    def _begin_at(self, layout: Layout) -> None:
+        """Restricts the iterator to the stream of one epoch."""
+        self._pipeline.go_to(layout.first(), layout)
+        if self._serial is not None:
+            self._serial.begin(layout)
 
-    def _metadata(self, item: Item) -> records.RecordMetadata:
-        """Returns the metadata of a record on its way into an operation."""
-        is_batch = any(isinstance(step, steps.BatchStep) for step in self._about.plan.steps)
-        root = self._about.plan.root
-        key = None
-        if not is_batch and isinstance(root, roots.NodeRoot):
-            key = root.node.key(item.position)
-        rng = None
-        if self._about.seed is not None:
-            rng = randomness.generator(self._about.seed, item.position, item.output)
+    def _batch_rows(self) -> tuple[int, int | None] | None:
+        return None if self._serial else super()._batch_rows()
+
+
+class _Metadata:
+    """Makes the metadata of a record on its way into an operation."""
+
+    def __init__(self, about: Description) -> None:
+        assert not isinstance(about.plan.root, Upstream)
+        self._root = about.plan.root
+        self._seed = about.seed
+        self._step = sum(isinstance(step, steps.RandomStep) for step in about.plan.steps)
+        # What is made of several records, or is one of several made of it, has no key of its own.
+        self._has_key = not any(
+            isinstance(step, (steps.BatchStep, steps.FlatMapStep)) for step in about.plan.steps
+        )
+
+    def __call__(self, item: Item) -> records.RecordMetadata:
+        """Returns index, record key and generator of an item."""
+        key = self._root.key(item.origin, item.position) if self._has_key else None
+        rng = item.rng
+        if rng is None and self._seed is not None:
+            rng = randomness.generator(self._seed, item.position, item.output, self._step)
         return records.RecordMetadata(item.position, key, rng)
-
-    def _lend(self, owner: lending.Owner) -> _Loan:
-        lending.refuse_lent(self, self._owner)
-        self._owner = owner
-        return _Loan(self)
-
-
-class _Loan:
-    """The iterator in the hands of whoever reads it ahead."""
-
-    has_state = True
-
-    def __init__(self, iterator: DataLoaderIterator) -> None:
-        self._iterator = iterator
-        self.next = iterator._next
-
-    def state(self) -> bytes:
-        return self._iterator._state()
-
-    def set_state(self, state: bytes) -> None:
-        self._iterator._go_to(_parsed(state))
-
-    def close(self) -> None:
-        self._iterator.close()
-
-
-def _stage_name(stage: Any) -> str:
-    return f"operation {getattr(stage, 'title', type(stage).__name__)}"
 
 
 def _parsed(state: Any) -> Any:
@@ -211,17 +145,7 @@ def _parsed(state: Any) -> Any:
         )
     try:
         return json.loads(state)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise errors.StateError(
             f"these {len(state)} bytes are no state: {error}. Give what get_state() returned."
         ) from None
-
-
-def _serial_part(state: dict[str, Any]) -> dict[str, Any]:
-    part = state.get("serial")
-    if not isinstance(part, dict):
-        raise errors.StateError(
-            "the state knows of no operation of your own, and this pipeline has one. Build the "
-            "pipeline as it was when the state was saved."
-        )
-    return part

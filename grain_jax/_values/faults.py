@@ -9,7 +9,9 @@ import traceback
 import types
 from typing import NoReturn
 
-__all__ = ["add_note", "located", "reraise", "user_traceback"]
+from grain_jax._values.errors import GrainError
+
+__all__ = ["add_note", "located", "reraise", "strip", "user_traceback"]
 
 _PACKAGE = str(pathlib.Path(__file__).parent.parent) + "/"
 _INSTALLED = ("<frozen ", *{sysconfig.get_path(name) + "/" for name in ("stdlib", "purelib")})
@@ -26,6 +28,20 @@ def user_traceback(trace: types.TracebackType | None) -> types.TracebackType | N
     while rest is not None and _is_ours(rest):
         rest = rest.tb_next
     return rest if rest is not None else trace
+
+
+def strip(error: BaseException) -> None:
+    """Takes the library's frames off the front of the traceback, where they say nothing.
+
+    That is so for a user's exception with its place noted, and for what the library raises itself.
+    Any other exception may be a fault of the library's, which its frames show.
+    """
+    if not (getattr(error, _NOTED, False) or isinstance(error, GrainError)):
+        return
+    rest = error.__traceback__
+    while rest is not None and _is_ours(rest):
+        rest = rest.tb_next
+    error.__traceback__ = rest
 
 
 def _place(error: BaseException) -> str:

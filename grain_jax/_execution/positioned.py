@@ -1,0 +1,101 @@
+"""Iterators that a pipeline runs: their position, lending them to another iterator, their end."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from typing import Any, Generic, Self, TypeVar
+
+from grain_jax._execution import lending
+from grain_jax._execution.pipeline import Pipeline
+from grain_jax._values import checkpointable, closing, faults
+
+__all__ = ["Positioned"]
+
+T = TypeVar("T")
+State = TypeVar("State")
+
+
+class Positioned(
+    closing.Closing, checkpointable.StatefulCheckpointable, Iterator[T], Generic[T, State]
+):
+    """An iterator whose position can be saved and set, and that can be lent.
+
+    While it is lent, its `next` raises, and its position is that of what the borrower delivered.
+    Subclasses define `_next`, `_state` and `_go_to`.
+    """
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self._owner: lending.Owner | None = None
+        weakref.finalize(self, pipeline.close)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> T:
+        lending.refuse_lent(self, self._owner)
+        try:
+            return self._next()
+        except BaseException as error:
+            faults.strip(error)
+            raise
+
+    def get_state(self) -> State:
+        """Returns the position after the last element you received: JSON, of constant size."""
+        if self._owner is not None:
+            state: State = self._owner.get_state()
+            return state
+        return self._state()
+
+    def set_state(self, state: State) -> None:
+        """Goes to a position that `get_state` returned.
+
+        Raises:
+          StateError: for what is no state, or one of another pipeline; it shows the difference.
+        """
+        if self._owner is not None:
+            self._owner.set_state(state)
+        else:
+            self._go_to(state)
+
+    def start_prefetch(self) -> None:
+        """Starts workers, if there are any, ahead of the first `next`."""
+        if self._owner is not None:
+            self._owner.start_prefetch()
+        else:
+            self._pipeline.advance()
+
+    def close(self) -> None:
+        """Ends workers and threads; idempotent, from any thread."""
+        self._pipeline.close()
+
+    def _next(self) -> T:
+        raise NotImplementedError
+
+    def _state(self) -> State:
+        raise NotImplementedError
+
+    def _go_to(self, state: State) -> None:
+        raise NotImplementedError
+
+    def _batch_rows(self) -> tuple[int, int | None] | None:
+        """Returns rows of a full batch and of the last, smaller one (None without), where known."""
+        return self._pipeline.batch_rows()
+
+    def _lend(self, owner: lending.Owner) -> lending.Lent:
+        lending.refuse_lent(self, self._owner)
+        self._owner = owner
+        return _Loan(self)
+
+
+class _Loan:
+    """The iterator in the hands of whoever reads it ahead."""
+
+    has_state = True
+
+    def __init__(self, iterator: Positioned[Any, Any]) -> None:
+        self.next = iterator._next
+        self.state = iterator._state
+        self.set_state = iterator._go_to
+        self.close = iterator.close
