@@ -117,10 +117,16 @@ class Reader:
         rest = len(keys) - len(records)
         if tuner.threads < 2 or rest < 2:
             return self._source.read_each(keys, records)
+        before = self._thread_count
         start = time.perf_counter()
         records = self._read_in_threads(keys, tuner.threads, records)
-        tuner.check(rest, time.perf_counter() - start)
+        if self._thread_count == before:  # starting them costs more than they save at first
+            tuner.check(rest, time.perf_counter() - start)
         return records
+
+    @property
+    def _thread_count(self) -> int:
+        return 0 if self._pool is None else self._pool.size
 
     def _read_in_threads(self, keys: list[int], threads: int, records: list[Any]) -> list[Any]:
         """Appends the records that are missing and returns all."""
@@ -264,6 +270,11 @@ class _Pool:
         self._finalizer.atexit = False
         with _pools_lock:
             _pools.add(self)
+
+    @property
+    def size(self) -> int:
+        """How many threads there are."""
+        return len(self._threads)
 
     def run(self, job: _Job, threads: int) -> None:
         """Does the job with so many threads and waits for it."""

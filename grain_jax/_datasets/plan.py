@@ -1,4 +1,4 @@
-"""Plan: a pipeline as data, cut into segments, and the function that worker processes run.
+"""Plan: a pipeline as data, cut into segments.
 
 A segment turns *units* into outputs, each unit by itself. For the first segment a unit is a
 record, or the records of a batch where a batch is made of a known number of them. A later segment
@@ -9,25 +9,14 @@ somebody count before the work can go on. Its units are groups of outputs of the
 from __future__ import annotations
 
 import dataclasses
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from grain_jax._algebra import global_random, stacking, steps
 from grain_jax._algebra.blocks import Block
 from grain_jax._datasets.schedule import Span
 
-__all__ = [
-    "Gathered",
-    "Outcome",
-    "Plan",
-    "Program",
-    "Root",
-    "Segment",
-    "SparseError",
-    "Upstream",
-    "cut",
-]
+__all__ = ["Plan", "Root", "Segment", "Upstream", "cut"]
 
 
 class Root(Protocol):
@@ -77,42 +66,6 @@ class Upstream:
     """A root without positions: an iterable of the user's, whose iterators keep their own state."""
 
     dataset: Any
-
-
-@dataclasses.dataclass(slots=True)
-class Gathered:
-    """The payload of a later segment: the whereabouts of one unit's elements."""
-
-    positions: list[int]
-    outputs: list[int] | None
-    ordinal: int
-    rngs: list[Any] | None = None
-
-
-@dataclasses.dataclass(slots=True)
-class Outcome:
-    """What the trainer needs to know about the outputs of a task, besides the outputs.
-
-    Attributes:
-      seconds: how long the task took.
-      done: units that were completed; fewer than asked for where a later one failed.
-      units: for each output the unit, counted within the task; None where each gave one output.
-      positions: for each output the position of its last record; empty where `units` is None.
-      outputs: for each output its flat-map number; None while all are 0.
-      rngs: for each output the generator that a sampler gave, with what was drawn from it; None if
-        it gave none.
-    """
-
-    seconds: float
-    done: int
-    units: list[int] | None = None
-    positions: list[int] = dataclasses.field(default_factory=list)
-    outputs: list[int] | None = None
-    rngs: list[Any] | None = None
-
-
-class SparseError(Exception):
-    """An element is absent where a batch counts on it: the stream has to be counted as it runs."""
 
 
 @dataclasses.dataclass
@@ -243,147 +196,3 @@ class Plan:
         """Returns the segments, for a stream whose records are all there or for one with gaps."""
         sparse = sparse or (not isinstance(self.root, Upstream) and self.root.sparse)
         return cut(self.steps, sparse=sparse, local_from=self.local_from)
-
-
-class Program:
-    """What worker processes run, and the trainer's process with `worker_count=0`."""
-
-    def __init__(self, plan: Plan, segments: Sequence[Segment]) -> None:
-        self._root = plan.root
-        self._segments = list(segments)
-        self._seed = plan.seed
-
-    @property
-    def seeded(self) -> bool:
-        """Whether a run may change the state of the process-wide generators."""
-        return any(segment.seeded for segment in self._segments)
-
-    def close(self) -> None:
-        """Gives back what reading took."""
-        if not isinstance(self._root, Upstream):
-            self._root.close()
-
-    def run(
-        self, kind: int, payload: Any, inputs: list[Any], allocate: stacking.Allocate | None
-    ) -> tuple[list[Any], Outcome]:
-        """Runs segment `kind` on one task.
-
-        Args:
-          kind: number of the segment.
-          payload: what `Root.prepare` gave, or `Gathered`.
-          inputs: the elements of a later segment's unit.
-          allocate: memory for batches; None means fresh memory.
-
-        Returns:
-          The outputs, and their whereabouts.
-        """
-        begin = time.perf_counter()
-        segment = self._segments[kind]
-        if isinstance(payload, Gathered):
-            block = Block(inputs, payload.positions, payload.outputs, payload.rngs)
-            block.ordinal = payload.ordinal
-            block.describe = None if isinstance(self._root, Upstream) else self._root.describe
-            done, results = 1, [(0, segment.run(block, allocate, self._seed))]
-        else:
-            done, results = self._run_units(segment, payload, allocate)
-        outcome = Outcome(time.perf_counter() - begin, done)
-        if not (segment.counted and len(results) == done):
-            _add_whereabouts(outcome, results)
-        if any(block.rngs is not None for _, block in results):
-            outcome.rngs = [r for _, block in results for r in block.rngs or [None] * len(block)]
-        return [element for _, block in results for element in block.data], outcome
-
-    def _run_units(
-        self, segment: Segment, payload: Any, allocate: stacking.Allocate | None
-    ) -> tuple[int, list[tuple[int, Block]]]:
-        """Runs one unit after the other, so that those before a faulty one still arrive.
-
-        Returns:
-          How many units were done, and pairs of unit and outputs.
-        """
-        asked = -(-payload.count // segment.unit)
-        run: Callable[[Segment, Any, stacking.Allocate | None], Block]
-        if segment.stacks_records and self._stacks:
-            parts: Iterable[tuple[int, Any]] = enumerate(_parts(payload, segment.unit))
-            run = self._run_stacked
-        else:
-            asked, block = self._read(segment, payload, asked)
-            parts, run = _pieces(segment, block), self._run_piece
-        results: list[tuple[int, Block]] = []
-        for unit, part in parts:
-            try:
-                results.append((unit, run(segment, part, allocate)))
-            except Exception:
-                if not unit:
-                    raise
-                return unit, results
-        return asked, results
-
-    def _read(self, segment: Segment, payload: Any, units: int) -> tuple[int, Block]:
-        """Reads the records of as many units as can be read, up to `units` and at least one."""
-        assert not isinstance(self._root, Upstream)
-        while True:
-            try:
-                block = self._root.read(payload)
-            except Exception:
-                if units == 1:
-                    raise
-                units //= 2
-                payload = payload.part(0, units * segment.unit)
-            else:
-                if not segment.needs_all or block.rows is None:
-                    return units, block
-                units = _gap(block.rows) // segment.unit
-                if not units:
-                    raise SparseError
-                whole = block.part(0, units * segment.unit)
-                whole.rows = None
-                return units, whole
-
-    def _run_piece(
-        self, segment: Segment, block: Block, allocate: stacking.Allocate | None
-    ) -> Block:
-        return segment.run(block, allocate, self._seed)
-
-    @property
-    def _stacks(self) -> bool:
-        return not isinstance(self._root, Upstream) and self._root.stacks
-
-    def _run_stacked(
-        self, segment: Segment, payload: Any, allocate: stacking.Allocate | None
-    ) -> Block:
-        """Lets the source stack the records of a unit."""
-        assert not isinstance(self._root, Upstream)
-        found = self._root.read_batch(payload, allocate if len(segment.steps) == 1 else None)
-        if found is not None:
-            return segment.run_stacked(*found, self._seed)
-        _, block = self._read(segment, payload, 1)
-        return segment.run(block, allocate, self._seed)
-
-
-def _gap(rows: Sequence[int]) -> int:
-    """Returns the first number that is missing among 0, 1, 2 and so on."""
-    return next((place for place, row in enumerate(rows) if place != row), len(rows))
-
-
-def _parts(payload: Any, size: int) -> Iterator[Any]:
-    """Yields the payload unit by unit."""
-    for begin in range(0, payload.count, size):
-        yield payload.part(begin, min(begin + size, payload.count))
-
-
-def _pieces(segment: Segment, block: Block) -> Iterator[tuple[int, Block]]:
-    """Yields units and their blocks; a unit whose record is absent is left out."""
-    size, rows, first = segment.unit, block.rows, block.ordinal
-    for place in range(0, len(block), size):
-        piece = block.part(place, place + size)
-        unit = place // size if rows is None else rows[place]
-        piece.rows, piece.ordinal = None, first + unit * size
-        yield unit, piece
-
-
-def _add_whereabouts(outcome: Outcome, results: Sequence[tuple[int, Block]]) -> None:
-    outcome.units = [unit for unit, block in results for _ in range(len(block))]
-    outcome.positions = [int(p) for _, block in results for p in block.positions]
-    if any(block.outputs is not None for _, block in results):
-        outcome.outputs = [o for _, block in results for o in block.outputs or [0] * len(block)]

@@ -50,6 +50,11 @@ class NodeRoot:
         return nodes.stacks(self._node)
 
     @property
+    def read_options(self) -> options.ReadOptions:
+        """How the user wants records to be read."""
+        return self._options
+
+    @property
     def node(self) -> nodes.Node:
         """What is read."""
         return self._node

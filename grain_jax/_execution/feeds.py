@@ -6,13 +6,21 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from grain_jax._datasets.plan import Gathered, Outcome, Root, Segment
+from grain_jax._datasets.plan import Root, Segment
+from grain_jax._datasets.program import Gathered, Outcome
 from grain_jax._datasets.schedule import Lane, Span
 from grain_jax._execution.items import END, PENDING, Cursor, Item, Pull
 
 __all__ = ["Groups", "Head"]
 
+_MOST_UNITS = 16
+
+# A task that takes longer than this does not gain by being larger,
 _QUICK_SECONDS = 2e-3
+
+# unless it mostly waits, for fewer records than a reader has threads.
+_PATIENCE_SECONDS = 25e-3
+_MOST_AT_ONCE = 64
 
 
 @dataclasses.dataclass(slots=True)
@@ -38,13 +46,19 @@ class Head:
     """Tasks for the first segment: stretches of a lane's records.
 
     A task takes as many units as keep it short but worth its while.
+
+    Args:
+      root: what is read.
+      lane: which positions.
+      ordinal: where to begin.
+      is_eager: whether handing a task over costs something.
     """
 
-    def __init__(self, root: Root, lane: Lane, ordinal: int, most_units: int) -> None:
+    def __init__(self, root: Root, lane: Lane, ordinal: int, is_eager: bool) -> None:
         self._root = root
         self._lane = lane
         self._ordinal = ordinal
-        self._most = most_units
+        self._is_eager = is_eager
         self._units = 1
 
     def next(self, block: bool) -> Any:
@@ -55,7 +69,7 @@ class Head:
         payload = self._root.prepare(span)
         if payload is None:
             return END
-        span = dataclasses.replace(span, count=payload.count)
+        span = span.part(0, payload.count)
         self._ordinal += span.count
         return self._task(payload, span)
 
@@ -65,10 +79,13 @@ class Head:
         return self._task(task.payload.part(begin, end), task.span.part(begin, end))
 
     def learn(self, outcome: Outcome) -> None:
-        """Doubles the stretches while they are quick."""
-        if outcome.seconds < _QUICK_SECONDS and self._units < self._most:
+        """Doubles the stretches while they are quick, or gain by waiting for several records."""
+        waits = outcome.waited > outcome.seconds / 2
+        limit = _PATIENCE_SECONDS if waits else _QUICK_SECONDS
+        grows = self._is_eager if not waits else self._units * self._lane.unit < _MOST_AT_ONCE
+        if grows and outcome.seconds < limit and self._units < _MOST_UNITS:
             self._units *= 2
-        elif outcome.seconds > 4 * _QUICK_SECONDS and self._units > 1:
+        elif outcome.seconds > 4 * limit and self._units > 1:
             self._units //= 2
 
     def _task(self, payload: Any, span: Span) -> _Stretch:

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from grain_jax._algebra import global_random
-from grain_jax._datasets.plan import Outcome, Program
+from grain_jax._datasets.program import Gathered, Outcome, Program
+from grain_jax._execution import reads
 
 __all__ = ["Bundle", "Executor", "Inline"]
 
@@ -63,12 +64,17 @@ class _Outputs:
 
 
 class Inline:
-    """Does every task when its result is asked for."""
+    """Does every task when its result is asked for.
 
-    capacity = 1
+    Args:
+      program: what to run.
+      ahead: for how many tasks to come a thread reads the records.
+    """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, ahead: int = 0) -> None:
+        self.capacity = 1 + ahead
         self._program = program
+        self._reads = reads.Reads(program) if ahead else None
         self._tasks: dict[int, tuple[int, Any, Sequence[tuple[Bundle, Sequence[int]]]]] = {}
         self._next = 0
 
@@ -82,6 +88,8 @@ class Inline:
         """Keeps the task for later."""
         self._next += 1
         self._tasks[self._next] = kind, payload, inputs
+        if self._reads is not None and not isinstance(payload, Gathered):
+            self._reads.start(self._next, kind, payload)
         return self._next
 
     def result(self, ticket: int, block: bool = True) -> Bundle | None:
@@ -89,16 +97,21 @@ class Inline:
         if not block:
             return None
         kind, payload, sources_ = self._tasks.pop(ticket)
+        ready = None if self._reads is None else self._reads.take(ticket)
         inputs = [bundle.load()[row] for bundle, rows in sources_ for row in rows]
         guard = global_random.preserved() if self._program.seeded else contextlib.nullcontext()
         with guard:
-            return _Outputs(*self._program.run(kind, payload, inputs, None))
+            return _Outputs(*self._program.run(kind, payload, inputs, None, ready))
 
     def cancel(self) -> None:
         """Forgets what was submitted."""
         self._tasks.clear()
+        if self._reads is not None:
+            self._reads.drop()
 
     def close(self) -> None:
         """Gives back what reading took."""
         self.cancel()
+        if self._reads is not None:
+            self._reads.close()
         self._program.close()

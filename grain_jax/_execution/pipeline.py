@@ -8,17 +8,16 @@ import warnings
 from typing import Any
 
 from grain_jax._datasets import iterators
-from grain_jax._datasets.plan import Plan, Program, Segment, SparseError, Upstream
+from grain_jax._datasets.plan import Plan, Segment, Upstream
+from grain_jax._datasets.program import Program, SparseError
 from grain_jax._execution import inline, lending, snapshots, workers
 from grain_jax._execution.feeds import Groups, Head
 from grain_jax._execution.items import END, Cursor, Feed, Item, Pull
 from grain_jax._execution.layout import Layout, Position
 from grain_jax._execution.streams import Merged, SegmentStream, Upstreamed
-from grain_jax._values import errors
+from grain_jax._values import errors, options
 
 __all__ = ["Pipeline"]
-
-_UNITS_AT_ONCE = 16
 
 
 class Pipeline:
@@ -134,9 +133,8 @@ class Pipeline:
             return END
         _ = item.element  # decoded here: if that fails, the position has not moved
         cursors, turn, *tail = item.cursor
-        self.position = dataclasses.replace(
-            self.position, cursors=cursors, next_lane=turn, tail=tuple(tail)
-        )
+        position = self.position
+        self.position = Position(position.base, cursors, turn, tuple(tail), position.sparse)
         return item
 
     def _loosened(self) -> Position:
@@ -160,7 +158,7 @@ class Pipeline:
     def _build(self) -> Pull:
         """Makes the executors once, and the stream wherever the position says."""
         if self._executors is None:
-            here: inline.Executor = inline.Inline(self._program)
+            here: inline.Executor = inline.Inline(self._program, self._ahead())
             away = workers.executor(self._program, self._setup) if self._is_remote() else here
             with self._lock:
                 self._executors = here, away
@@ -170,6 +168,15 @@ class Pipeline:
         if self._stream is None:
             self._stream = self._whole()
         return self._stream
+
+    def _ahead(self) -> int:
+        """Returns for how many units records are read ahead in this process, if the user asks."""
+        reading = getattr(self.plan.root, "read_options", options.ReadOptions())
+        if self._setup.options.num_workers or not reading.num_threads:
+            return 0
+        if reading.prefetch_buffer_size is None:
+            return 2
+        return -(-reading.prefetch_buffer_size // self.segments[0].unit)
 
     def _is_remote(self) -> bool:
         if self._setup.options.num_workers == 0:
@@ -212,8 +219,7 @@ class Pipeline:
             start = (lane.before, 0)
             ordinal, skip = start if cursor is None else cursor[:2]
             executor = self._executor(first)
-            most = 1 if executor.capacity == 1 else _UNITS_AT_ONCE
-            head = Head(root, lane, ordinal, most)
+            head = Head(root, lane, ordinal, is_eager=not self._is_here(executor))
             stream = self._segment(executor, first, head, skip, None)
         # Each segment has two numbers in the cursor, and so has a user's iterator.
         given = cursor or start
@@ -225,8 +231,7 @@ class Pipeline:
     def _behind(self, stream: Pull, segment: Segment, start: Cursor) -> SegmentStream:
         """Puts a later segment behind a stream; `start` ends with its own two numbers."""
         executor = self._executor(segment)
-        assert self._executors is not None
-        groups = Groups(stream, segment, start[:-1], executor is self._executors[0])
+        groups = Groups(stream, segment, start[:-1], self._is_here(executor))
         return self._segment(executor, segment, groups, start[-1], stream)
 
     def _segment(
@@ -235,6 +240,10 @@ class Pipeline:
         kind = segment.number + (len(self._dense) if self.position.sparse else 0)
         lanes = 1 if segment.local else self.layout.lanes
         return SegmentStream(executor, kind, feed, skip, max(1, executor.capacity // lanes), below)
+
+    def _is_here(self, executor: inline.Executor) -> bool:
+        assert self._executors is not None
+        return executor is self._executors[0]
 
     def _executor(self, segment: Segment) -> inline.Executor:
         assert self._executors is not None

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from grain_jax._datasets.plan import Outcome
+from grain_jax._datasets.program import Outcome
 from grain_jax._execution.inline import Bundle, Executor
 from grain_jax._execution.items import END, PENDING, Cursor, Feed, Held, Item, Pull, Task
 
@@ -167,7 +166,8 @@ class Merged:
             self._turn = (turn + 1) % len(self._lanes)
             if isinstance(item, Item):
                 self._cursors[turn] = item.cursor
-                return dataclasses.replace(item, cursor=(tuple(self._cursors), self._turn))
+                item.cursor = (tuple(self._cursors), self._turn)
+                return item
             self._lanes[turn] = None
         return END
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 
 from grain_jax._datasets import iterators
-from grain_jax._datasets.plan import Program
+from grain_jax._datasets.program import Program
 from grain_jax._execution import inline
 from grain_jax._execution.engine import launch, pool
 

@@ -1,14 +1,14 @@
 """The errors that grain_jax raises itself.
 
     GrainError                  everything below
-    ├── InvalidValueError       (ValueError)    a value that cannot work, refused where it is given
-    │   └── StateError          (ValueError)    a state that does not fit this pipeline, or is no state
-    ├── InvalidTypeError        (TypeError)     an object of the wrong kind, or a length nobody can know
+    ├── InvalidValueError       (ValueError)    a value that cannot work
+    │   └── StateError          (ValueError)    a state that does not fit, or is none
+    ├── InvalidTypeError        (TypeError)     an object of the wrong kind
     ├── OutOfRangeError         (IndexError)    a position or key outside its range
     ├── ClosedError             (RuntimeError)  use after `close()`
-    ├── TransformError          (RuntimeError)  a user's exception that could not travel between processes
+    ├── TransformError          (RuntimeError)  an exception that could not travel
     ├── WorkerError             (RuntimeError)  a worker process died or does not answer
-    └── MissingDependencyError  (ImportError)   an optional package is needed and is not installed
+    └── MissingDependencyError  (ImportError)   a package that is not installed
 
 Each derives from the built-in exception that a user of the API would catch today. A user's own
 exception is never wrapped: it is raised as itself, with notes that name the step and the record.

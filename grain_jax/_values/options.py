@@ -94,7 +94,8 @@ class ReadOptions:
     Attributes:
       num_threads: threads that read records; 0 reads in the calling thread; None decides by what
         the first reads cost.
-      prefetch_buffer_size: how many records to read ahead, at most; None means two batches.
+      prefetch_buffer_size: with threads, and no worker processes, how many records to read ahead;
+        None means two batches. Workers read for as many elements as are buffered for them.
     """
 
     num_threads: int | None = None

@@ -33,7 +33,7 @@ __all__ = ["FORCED", "PARCEL_HEAD", "command", "main", "read_settings"]
 _LOOK = 0.5  # seconds between two looks at the parent
 _PR_SET_PDEATHSIG = 1
 # What every worker needs, numpy and cloudpickle with it, ready in the zygote for each fork.
-_PRELOADED = ("grain_jax._execution.engine.worker", "grain_jax._datasets.plan")
+_PRELOADED = ("grain_jax._execution.engine.worker", "grain_jax._datasets.program")
 _held: list[Any] = []  # sockets that stay open until `os._exit`, and do not warn before it
 PARCEL_HEAD = 24  # bytes; a parcel begins with three lengths, that of the settings first
 

@@ -1,0 +1,226 @@
+"""Program: the function of a task that worker processes run, and this process in their place."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from grain_jax._algebra import stacking
+from grain_jax._algebra.blocks import Block
+from grain_jax._datasets.plan import Plan, Segment, Upstream
+
+__all__ = ["Gathered", "Outcome", "Program", "Read", "SparseError"]
+
+
+@dataclasses.dataclass(slots=True)
+class Gathered:
+    """The payload of a later segment: the whereabouts of one unit's elements."""
+
+    positions: list[int]
+    outputs: list[int] | None
+    ordinal: int
+    rngs: list[Any] | None = None
+
+
+@dataclasses.dataclass(slots=True)
+class Outcome:
+    """What the trainer needs to know about the outputs of a task, besides the outputs.
+
+    Attributes:
+      seconds: how long the task took.
+      waited: how much of it went by in reading without work for this thread.
+      done: units that were completed; fewer than asked for where a later one failed.
+      units: for each output the unit, counted within the task; None where each gave one output.
+      positions: for each output the position of its last record; empty where `units` is None.
+      outputs: for each output its flat-map number; None while all are 0.
+      rngs: for each output the generator that a sampler gave, with what was drawn from it; None if
+        it gave none.
+    """
+
+    seconds: float
+    waited: float
+    done: int
+    units: list[int] | None = None
+    positions: list[int] = dataclasses.field(default_factory=list)
+    outputs: list[int] | None = None
+    rngs: list[Any] | None = None
+
+
+class SparseError(Exception):
+    """An element is absent where a batch counts on it: the stream has to be counted as it runs."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Read:
+    """The records of some units, and how long reading them only waited, in seconds."""
+
+    units: int
+    block: Block
+    waited: float
+
+
+class Program:
+    """What worker processes run, and the trainer's process with `worker_count=0`."""
+
+    def __init__(self, plan: Plan, segments: Sequence[Segment]) -> None:
+        self._root = plan.root
+        self._segments = list(segments)
+        self._seed = plan.seed
+
+    @property
+    def seeded(self) -> bool:
+        """Whether a run may change the state of the process-wide generators."""
+        return any(segment.seeded for segment in self._segments)
+
+    def close(self) -> None:
+        """Gives back what reading took."""
+        if not isinstance(self._root, Upstream):
+            self._root.close()
+
+    def read(self, kind: int, payload: Any) -> Read | None:
+        """Reads what `run` is going to need, ahead of time; None where the source stacks."""
+        segment = self._segments[kind]
+        if segment.stacks_records and self._stacks:
+            return None
+        return self._read(segment, payload, -(-payload.count // segment.unit))
+
+    def run(
+        self,
+        kind: int,
+        payload: Any,
+        inputs: list[Any],
+        allocate: stacking.Allocate | None,
+        ready: Read | None = None,
+    ) -> tuple[list[Any], Outcome]:
+        """Runs segment `kind` on one task.
+
+        Args:
+          kind: number of the segment.
+          payload: what `Root.prepare` gave, or `Gathered`.
+          inputs: the elements of a later segment's unit.
+          allocate: memory for batches; None means fresh memory.
+          ready: what `read` returned for this payload, if it was asked.
+
+        Returns:
+          The outputs, and their whereabouts.
+        """
+        begin = time.perf_counter()
+        segment = self._segments[kind]
+        if isinstance(payload, Gathered):
+            block = Block(inputs, payload.positions, payload.outputs, payload.rngs)
+            block.ordinal = payload.ordinal
+            block.describe = None if isinstance(self._root, Upstream) else self._root.describe
+            waited, done, results = 0.0, 1, [(0, segment.run(block, allocate, self._seed))]
+        else:
+            ready = ready or self.read(kind, payload)
+            waited = ready.waited if ready is not None else 0.0
+            done, results = self._run_units(segment, payload, ready, allocate)
+        outcome = Outcome(time.perf_counter() - begin, waited, done)
+        if not (segment.counted and len(results) == done):
+            _add_whereabouts(outcome, results)
+        if any(block.rngs is not None for _, block in results):
+            outcome.rngs = [r for _, block in results for r in block.rngs or [None] * len(block)]
+        return [element for _, block in results for element in block.data], outcome
+
+    def _run_units(
+        self,
+        segment: Segment,
+        payload: Any,
+        ready: Read | None,
+        allocate: stacking.Allocate | None,
+    ) -> tuple[int, list[tuple[int, Block]]]:
+        """Runs one unit after the other, so that those before a faulty one still arrive.
+
+        Returns:
+          How many units were done, and pairs of unit and outputs.
+        """
+        run: Callable[[Segment, Any, stacking.Allocate | None], Block]
+        if ready is None:
+            asked = -(-payload.count // segment.unit)
+            parts: Iterable[tuple[int, Any]] = enumerate(_parts(payload, segment.unit))
+            run = self._run_stacked
+        else:
+            asked = ready.units
+            parts, run = _pieces(segment, ready.block), self._run_piece
+        results: list[tuple[int, Block]] = []
+        for unit, part in parts:
+            try:
+                results.append((unit, run(segment, part, allocate)))
+            except Exception:
+                if not unit:
+                    raise
+                return unit, results
+        return asked, results
+
+    def _read(self, segment: Segment, payload: Any, units: int) -> Read:
+        """Reads the records of as many units as can be read, up to `units` and at least one."""
+        assert not isinstance(self._root, Upstream)
+        begin, busy = time.perf_counter(), time.thread_time()
+        while True:
+            try:
+                block = self._root.read(payload)
+            except Exception:
+                if units == 1:
+                    raise
+                units //= 2
+                payload = payload.part(0, units * segment.unit)
+            else:
+                waited = time.perf_counter() - begin - (time.thread_time() - busy)
+                if not segment.needs_all or block.rows is None:
+                    return Read(units, block, waited)
+                units = _gap(block.rows) // segment.unit
+                if not units:
+                    raise SparseError
+                whole = block.part(0, units * segment.unit)
+                whole.rows = None
+                return Read(units, whole, waited)
+
+    def _run_piece(
+        self, segment: Segment, block: Block, allocate: stacking.Allocate | None
+    ) -> Block:
+        return segment.run(block, allocate, self._seed)
+
+    @property
+    def _stacks(self) -> bool:
+        return not isinstance(self._root, Upstream) and self._root.stacks
+
+    def _run_stacked(
+        self, segment: Segment, payload: Any, allocate: stacking.Allocate | None
+    ) -> Block:
+        """Lets the source stack the records of a unit."""
+        assert not isinstance(self._root, Upstream)
+        found = self._root.read_batch(payload, allocate if len(segment.steps) == 1 else None)
+        if found is not None:
+            return segment.run_stacked(*found, self._seed)
+        block = self._read(segment, payload, 1).block
+        return segment.run(block, allocate, self._seed)
+
+
+def _gap(rows: Sequence[int]) -> int:
+    """Returns the first number that is missing among 0, 1, 2 and so on."""
+    return next((place for place, row in enumerate(rows) if place != row), len(rows))
+
+
+def _parts(payload: Any, size: int) -> Iterator[Any]:
+    """Yields the payload unit by unit."""
+    for begin in range(0, payload.count, size):
+        yield payload.part(begin, min(begin + size, payload.count))
+
+
+def _pieces(segment: Segment, block: Block) -> Iterator[tuple[int, Block]]:
+    """Yields units and their blocks; a unit whose record is absent is left out."""
+    size, rows, first = segment.unit, block.rows, block.ordinal
+    for place in range(0, len(block), size):
+        piece = block.part(place, place + size)
+        unit = place // size if rows is None else rows[place]
+        piece.rows, piece.ordinal = None, first + unit * size
+        yield unit, piece
+
+
+def _add_whereabouts(outcome: Outcome, results: Sequence[tuple[int, Block]]) -> None:
+    outcome.units = [unit for unit, block in results for _ in range(len(block))]
+    outcome.positions = [int(p) for _, block in results for p in block.positions]
+    if any(block.outputs is not None for _, block in results):
+        outcome.outputs = [o for _, block in results for o in block.outputs or [0] * len(block)]

@@ -1,0 +1,83 @@
+"""Reads: a thread that reads the records of tasks to come, in the order they were submitted."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from typing import Any
+
+from grain_jax._datasets.program import Program, Read
+
+__all__ = ["Reads"]
+
+_CLOSE_WAIT = 0.5
+"""Seconds that `close` waits for a read that is under way; a blocked one is left behind."""
+
+
+class _Job:
+    """One task's reading."""
+
+    def __init__(self, kind: int, payload: Any) -> None:
+        self.kind = kind
+        self.payload = payload
+        self.done = threading.Event()
+        self.read: Read | None = None
+        self.dropped = False
+
+
+class Reads:
+    """Reads ahead in one thread; the reader below it may use more.
+
+    What could not be read is left to `Program.run`, which reads again and raises.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._open: dict[int, _Job] = {}
+        self._thread: threading.Thread | None = None
+
+    def start(self, ticket: int, kind: int, payload: Any) -> None:
+        """Reads for a ticket as soon as those before it are read."""
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=_serve, args=(self._program, self._jobs), name="grain_jax reads", daemon=True
+            )
+            self._thread.start()
+        job = self._open[ticket] = _Job(kind, payload)
+        self._jobs.put(job)
+
+    def take(self, ticket: int) -> Read | None:
+        """Waits for what was read for a ticket; None where nothing was, or it failed."""
+        job = self._open.pop(ticket, None)
+        if job is None:
+            return None
+        # In steps, so that signals are handled on every platform.
+        while not job.done.wait(1.0):
+            if self._thread is None or not self._thread.is_alive():
+                return None
+        return job.read
+
+    def drop(self) -> None:
+        """Forgets what was not taken yet."""
+        jobs, self._open = self._open, {}
+        for job in jobs.values():
+            job.dropped = True
+
+    def close(self) -> None:
+        """Ends the thread."""
+        self.drop()
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._jobs.put(None)
+            thread.join(_CLOSE_WAIT)
+
+
+def _serve(program: Program, jobs: queue.SimpleQueue[_Job | None]) -> None:
+    while (job := jobs.get()) is not None:
+        if not job.dropped:
+            try:
+                job.read = program.read(job.kind, job.payload)
+            except Exception:
+                job.read = None
+        job.done.set()
