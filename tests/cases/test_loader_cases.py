@@ -66,7 +66,7 @@ def test_case_3_every_record_once_an_epoch_over_all_shards(by: str) -> None:
             np.arange(11), sampler=sampler, shard_options=shard if by == "loader" else None
         )
         seen.update(int(x) for x in loader)
-    assert seen == {record: 3 for record in range(11)}
+    assert seen == dict.fromkeys(range(11), 3)
 
 
 def test_case_4_class_of_the_script_comes_back(tmp_path: Path) -> None:
@@ -204,7 +204,8 @@ def test_case_15_what_a_worker_sees() -> None:
 
 def test_case_16_getitems_is_asked_once_a_batch() -> None:
     class Source:
-        calls: list[list[int]] = []
+        def __init__(self) -> None:
+            self.calls: list[list[int]] = []
 
         def __len__(self) -> int:
             return 1000

@@ -1,7 +1,7 @@
 """The declared stream in plain Python, written from the contract and from nothing else.
 
-An element is a value with the position of its (last) record and its flat-map number. Values are ints,
-or nested lists of ints where a batch was made.
+An element is a value with the position of its (last) record and its flat-map number. Values are
+ints, or nested lists of ints where a batch was made.
 """
 
 from __future__ import annotations
@@ -93,9 +93,7 @@ def _lane(pipeline: Pipeline, order: Sequence[int], lane: int) -> list[Any]:
     return [value for value, _, _ in mine]
 
 
-def _batch(
-    elements: list[Any], size: int, drop: bool, full_rows: int | None
-) -> list[Any]:
+def _batch(elements: list[Any], size: int, drop: bool, full_rows: int | None) -> list[Any]:
     """Batches; where shards end together, a batch that not all of them can fill is no full one."""
     whole = len(elements) // size if full_rows is None else full_rows // size
     cuts = [elements[i * size : (i + 1) * size] for i in range(whole)]

@@ -1,4 +1,4 @@
-"""One law: a loader yields exactly the declared stream, for every worker count, stop and restore."""
+"""One law: a loader yields the declared stream, for every worker count, stop and restore."""
 
 from __future__ import annotations
 
