@@ -29,6 +29,8 @@ _BUILTINS = frozenset(
     """.split()  # noqa: SIM905 - forty lines as a list
 )
 
+_QUIET_FUNCTIONS = frozenset(id(getattr(builtins, name)) for name in _BUILTINS)
+
 _NOT_OF_NUMPY = frozenset({"random", "load", "frompyfunc", "vectorize", "test", "who"})
 _NOT_OF_DATA = frozenset({"base", "ctypes", "metadata", "bit_generator", "spawn"})
 
@@ -69,6 +71,8 @@ _MADE_BY_DATACLASS = ("<string>", dataclasses.__file__)
 
 def may_draw(function: Callable[..., Any]) -> bool:
     """Returns False only for code that certainly cannot reach `random` or `np.random`."""
+    if id(function) in _QUIET_FUNCTIONS:
+        return False
     if type(function) is np.ufunc:
         return getattr(np, function.__name__, None) is not function
     owner = None

@@ -32,6 +32,7 @@ __all__ = [
     "direct",
     "element",
     "is_plain",
+    "may_draw",
     "read_batch",
     "stacks",
 ]
@@ -60,6 +61,16 @@ def is_plain(node: Node) -> bool:
     while isinstance(node, (IndexNode, StepNode)):
         node = node.parent
     return isinstance(node, SourceNode)
+
+
+def may_draw(node: Node) -> bool:
+    """Whether reading may seed the process-wide generators, which one thread at a time can use."""
+    below: Node | None = node
+    while below is not None:
+        if getattr(below, "draws", None) is not None:
+            return True
+        below = getattr(below, "parent", None)
+    return False
 
 
 def stacks(node: Node) -> bool:

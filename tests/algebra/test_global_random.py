@@ -216,6 +216,7 @@ QUIET: dict[str, Callable[..., Any]] = {
     "numpy": lambda x: np.float32(x) / np.sqrt(2),
     "array methods": lambda x: x["image"].reshape(-1).mean(),
     "ufunc": np.sqrt,
+    "built-in": list,
     "attributes": Quiet().map,
     "dataclass": Data().map,
     "its own generator": Random().random_map,

@@ -149,6 +149,15 @@ def test_draws_of_a_step_depend_on_the_element_alone() -> None:
     assert not set(other.read(at(*range(5)), nodes.direct).data) & set(whole)
 
 
+def test_nodes_know_whether_reading_them_may_draw() -> None:
+    below = source(1, 2)
+    step = steps.step_for("map", lambda x: random.random(), number=1)
+    drawing = nodes.StepNode(below, step, nodes.Draws(0, 1))
+    assert nodes.may_draw(drawing)
+    assert nodes.may_draw(nodes.IndexNode(drawing, index_maps.Shuffle(2, 1)))
+    assert not nodes.may_draw(nodes.StepNode(below, step))
+
+
 def test_rows_with_draws() -> None:
     step = steps.step_for("filter", lambda x: random.random() >= 0 and x % 2, number=1)
     node = nodes.StepNode(source(1, 2, None, 3), step, nodes.Draws(0, 1))
