@@ -51,7 +51,9 @@ class NodeRoot:
 
     @property
     def read_options(self) -> options.ReadOptions:
-        """How the user wants records to be read."""
+        """How the user wants records to be read: by no other thread where its steps may draw."""
+        if nodes.may_draw(self._node):
+            return options.ReadOptions(num_threads=0)
         return self._options
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -89,6 +90,23 @@ def test_draws_from_process_wide_generators_depend_on_the_element_alone() -> Non
     assert again[1] == [(*again[1][0][:2], 3), *again[1][1:]]
     assert again[0] == elements[:3]
     assert ds[7] != ds[1]
+
+
+@pytest.mark.parametrize("threads", [None, 0, 4])
+def test_draws_are_the_same_however_records_are_read(threads: int | None) -> None:
+    class Slow:
+        def __len__(self) -> int:
+            return 30
+
+        def __getitem__(self, index: int) -> int:
+            time.sleep(1e-4)
+            return index
+
+    ds = MapDataset.source(Slow()).map(lambda x: (x, random.random()))
+    stream = ds.to_iter_dataset(grain.ReadOptions(num_threads=threads, prefetch_buffer_size=8))
+    found = list(stream.map(lambda x: (*x, random.random())).batch(4, batch_fn=list))
+    assert [x[:2] for batch in found for x in batch] == [ds[i] for i in range(30)]
+    assert list(stream.map(lambda x: (*x, random.random())).batch(4, batch_fn=list)) == found
 
 
 def test_draws_of_batch_functions_and_flat_maps() -> None:
