@@ -1,0 +1,41 @@
+"""Operations of which the tests of the loader build pipelines, and elements as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from grain_jax import transforms
+
+__all__ = ["Add", "Odd", "plain", "plain_list"]
+
+
+class Add(transforms.Map):
+    """Adds a number, which tests change."""
+
+    def __init__(self, amount: int = 1) -> None:
+        self.amount = amount
+
+    def map(self, element: Any) -> Any:
+        return element + self.amount
+
+
+class Odd(transforms.Filter):
+    """Keeps odd numbers."""
+
+    def filter(self, element: Any) -> bool:
+        return bool(element % 2)
+
+
+def plain(value: Any) -> Any:
+    """Arrays as nested lists."""
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
+
+
+def plain_list(stream: Iterable[Any]) -> list[Any]:
+    """All elements of a stream."""
+    return [plain(element) for element in stream]

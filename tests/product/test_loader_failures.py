@@ -1,0 +1,201 @@
+"""Errors of the loader's stream, workers that die, and threads that close."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import traceback
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import grain_jax as grain
+from grain_jax import errors
+from tests.product.pieces import Odd, plain, plain_list
+
+Batch = grain.transforms.Batch
+IndexSampler = grain.samplers.IndexSampler
+ShardOptions = grain.sharding.ShardOptions
+pytestmark = pytest.mark.usefixtures("no_process_left")
+
+
+def load(*operations: Any, source: Any = range(20), **settings: Any) -> grain.DataLoader:
+    settings.setdefault("sampler", IndexSampler(len(source), shuffle=True, seed=4, num_epochs=2))
+    return grain.DataLoader(data_source=source, operations=operations, **settings)
+
+
+class Fails(grain.transforms.Map):
+    def __init__(self, at: int, repaired: Path | None = None) -> None:
+        self.at, self.repaired = at, repaired
+
+    def map(self, element: Any) -> Any:
+        if element == self.at and (self.repaired is None or not self.repaired.exists()):
+            raise KeyError("broken", int(element))
+        return element
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("operations", [[], [Batch(2)], [Odd(), Batch(2)]])
+def test_an_error_comes_in_its_turn_and_is_tried_again(
+    workers: int, operations: list[Any], tmp_path: Path
+) -> None:
+    sampler = IndexSampler(20, num_epochs=1)
+    expected = plain_list(load(*operations, sampler=sampler))
+    before = next(i for i, x in enumerate(expected) if 11 in np.atleast_1d(x))
+    failing = [Fails(11, tmp_path / "repaired"), *operations]
+    with load(*failing, sampler=sampler, worker_count=workers) as loader:
+        iterator = iter(loader)
+        assert [plain(next(iterator)) for _ in range(before)] == expected[:before]
+        state = iterator.get_state()
+        for _ in range(2):
+            with pytest.raises(KeyError) as caught:
+                next(iterator)
+            assert "step 1: map(Fails), at position 11 (record key 11)" in caught.value.__notes__[0]
+            assert iterator.get_state() == state
+        (tmp_path / "repaired").touch()
+        assert plain_list(iterator) == expected[before:]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_traceback_shows_the_users_lines(workers: int) -> None:
+    with load(Fails(0), Batch(20), worker_count=workers) as loader:
+        iterator = iter(loader)
+        with pytest.raises(KeyError) as caught:
+            next(iterator)
+    frames = traceback.extract_tb(caught.value.__traceback__)
+    ours = [frame for frame in frames if "/grain_jax/_" in frame.filename]
+    assert frames[0].filename == __file__
+    assert len(ours) <= 2
+    if not workers:
+        assert frames[-1].name == "map"
+    else:
+        assert "in map" in "".join(caught.value.__notes__)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_fault_of_the_library_keeps_its_frames(
+    workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from grain_jax._execution.pipeline import Pipeline
+
+    def broken(*_: Any) -> Any:
+        return {}["no such key"]
+
+    with load(Batch(2), worker_count=workers) as loader:
+        iterator = iter(loader)
+        monkeypatch.setattr(Pipeline, "_pull", broken)
+        with pytest.raises(KeyError) as caught:
+            next(iterator)
+    names = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
+    assert names[-3:] == ["next", "next_item", "broken"]
+
+
+def test_an_error_of_a_source_names_the_record() -> None:
+    class Source:
+        def __len__(self) -> int:
+            return 20
+
+        def __getitem__(self, index: int) -> int:
+            if index == 7:
+                raise OSError("disk")
+            return index
+
+    with load(source=Source(), sampler=IndexSampler(20, num_epochs=1), worker_count=1) as loader:
+        iterator = iter(loader)
+        assert [next(iterator) for _ in range(7)] == list(range(7))
+        for _ in range(2):
+            with pytest.raises(OSError, match="disk") as caught:
+                next(iterator)
+            assert "position 7 (record key 7)" in "".join(caught.value.__notes__)
+
+
+def test_stop_iteration_of_the_user_does_not_end_the_loop() -> None:
+    class Stops(grain.transforms.Map):
+        def map(self, element: Any) -> Any:
+            return next(iter(()))
+
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        list(load(Stops()))
+
+
+def test_outputs_that_cannot_be_read_do_not_move_the_position(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from grain_jax._execution.items import Held
+
+    iterator = iter(load(Batch(2)))
+    expected = plain_list(load(Batch(2)))
+    next(iterator)
+    with monkeypatch.context() as patch:
+        patch.setattr(Held, "__getitem__", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            next(iterator)
+    assert plain_list(iterator) == expected[1:]
+
+
+# Workers and threads.
+
+
+class Dies(grain.transforms.Map):
+    """Its worker kills itself at a record, once or always."""
+
+    def __init__(self, at: int, marker: Path | None) -> None:
+        self.at, self.marker = at, marker
+
+    def map(self, element: Any) -> Any:
+        if element == self.at and (self.marker is None or not self.marker.exists()):
+            if self.marker is not None:
+                self.marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return element
+
+
+def test_a_worker_that_dies_once_loses_nothing(tmp_path: Path) -> None:
+    sampler = IndexSampler(20, num_epochs=1)
+    with load(Dies(9, tmp_path / "dead"), sampler=sampler, worker_count=2) as loader:
+        assert list(loader) == list(range(20))
+
+
+def test_a_worker_that_always_dies_is_an_error() -> None:
+    sampler = IndexSampler(20, num_epochs=1)
+    with load(Dies(9, None), sampler=sampler, worker_count=1, max_worker_restarts=1) as loader:
+        iterator = iter(loader)
+        with pytest.raises(errors.WorkerError, match=r"SIGKILL.*out of memory\?") as caught:
+            list(iterator)
+        assert "position" in str(caught.value)
+
+
+def test_another_thread_iterates_and_a_third_closes() -> None:
+    class Slow(grain.transforms.Map):
+        def map(self, element: Any) -> Any:
+            import time
+
+            time.sleep(0.01)
+            return element
+
+    loader = load(Slow(), sampler=IndexSampler(20), worker_count=1)
+    iterator = iter(loader)
+    begun, found, caught = threading.Event(), [], []
+
+    def iterate() -> None:
+        try:
+            for element in iterator:
+                found.append(element)
+                begun.set()
+        except BaseException as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=iterate)
+    thread.start()
+    assert begun.wait(30)
+    closer = threading.Thread(target=loader.close)
+    closer.start()
+    for each in (closer, thread):
+        each.join(30)
+        assert not each.is_alive()
+    assert found[0] == 0
+    assert [type(error) for error in caught] == [errors.ClosedError]
+    assert "iterator is closed" in str(caught[0])
