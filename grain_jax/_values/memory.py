@@ -7,8 +7,12 @@ an array over without a copy.
 
 from __future__ import annotations
 
+import collections
+import ctypes
 import math
-from typing import Any
+import threading
+import weakref
+from typing import Any, cast
 
 import numpy as np
 
@@ -21,6 +25,17 @@ _ALIGNMENT = 64
 _ALIGNED_FROM = 4096
 
 _BYTE = np.dtype(np.uint8)
+
+# Fresh memory of this size costs more in page faults than the copy into it, so a few pieces are
+# kept for the next batch once nobody refers to them any more.
+_KEPT_FROM = 1 << 20
+_KEPT_TO = 1 << 28
+_KEPT_PIECES = 4
+
+_Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+_kept: collections.deque[_Bytes] = collections.deque(maxlen=_KEPT_PIECES)
+_in_use: dict[int, tuple[weakref.ref[Any], _Bytes]] = {}
+_kept_lock = threading.Lock()
 
 
 class _Owned(np.ndarray[Any, Any]):
@@ -43,9 +58,39 @@ def owned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any,
     size = math.prod(shape) * dtype.itemsize
     if size < _ALIGNED_FROM:
         return np.ndarray.view(_Owned(shape, dtype), np.ndarray)
+    if _KEPT_FROM <= size <= _KEPT_TO:
+        return np.ndarray(shape, dtype, _recycled(size))
     memory = _Owned((size + _ALIGNMENT,), _BYTE)
     offset = -memory.__array_interface__["data"][0] % _ALIGNMENT
     return np.ndarray(shape, dtype, memory, offset)
+
+
+def _recycled(size: int) -> _Owned:
+    """Memory of `size` bytes that comes back when the last reference to it is gone."""
+    needed = size + _ALIGNMENT
+    memory: _Bytes | None = None
+    with _kept_lock:
+        for _ in range(len(_kept)):
+            piece = _kept.popleft()
+            if memory is None and len(piece) == needed:
+                memory = piece
+            else:
+                _kept.append(piece)
+    if memory is None:
+        memory = np.empty(needed, _BYTE)
+    offset = -memory.__array_interface__["data"][0] % _ALIGNMENT
+    # NumPy looks for the owner through arrays and memoryviews. It does not look through this, so
+    # that the mark is the base of all views.
+    holder: Any = (ctypes.c_char * needed).from_buffer(cast("Any", memory))
+    base = _Owned((size,), _BYTE, holder, offset)
+    reference = weakref.ref(base, _give_back)
+    _in_use[id(reference)] = reference, memory
+    return base
+
+
+def _give_back(reference: weakref.ref[Any]) -> None:
+    # Called wherever the last reference goes, so without a lock.
+    _kept.append(_in_use.pop(id(reference))[1])
 
 
 def adopt(

@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from grain_jax._values.memory import adopt, is_owned, owned_empty
+from grain_jax._values.memory import _kept, adopt, is_owned, owned_empty
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (256, 8), (64, 224, 224, 3)])
@@ -53,3 +53,38 @@ def test_adopted_memory_lives_as_long_as_a_view() -> None:
     del view
     gc.collect()
     assert gone
+
+
+def test_large_memory_comes_back_when_the_last_view_is_gone() -> None:
+    shape, dtype = (3, 1 << 20), np.dtype(np.float32)
+    array = owned_empty(shape, dtype)
+    place = array.ctypes.data
+    view = array[1:, ::2]
+    del array
+    others = [owned_empty(shape, dtype) for _ in range(6)]
+    assert place not in [other.ctypes.data for other in others]
+    del view
+    again = owned_empty(shape, dtype)
+    assert again.ctypes.data == place
+    assert is_owned(again[0])
+    assert place % 64 == 0
+
+
+def test_memory_that_jax_uses_does_not_come_back() -> None:
+    jax = pytest.importorskip("jax")
+    array = owned_empty((1 << 20,), np.dtype(np.float32))
+    array[:] = 7
+    place = array.ctypes.data
+    on_device = jax.device_put(array, jax.devices("cpu")[0])
+    del array
+    others = [owned_empty((1 << 20,), np.dtype(np.float32)) for _ in range(6)]
+    for other in others:
+        other[:] = 0
+    assert place not in [other.ctypes.data for other in others]
+    assert float(on_device.min()) == 7
+
+
+def test_few_pieces_are_kept() -> None:
+    arrays = [owned_empty((1 << 20,), np.dtype(np.uint8)) for _ in range(50)]
+    del arrays
+    assert len(_kept) <= 4
