@@ -11,6 +11,7 @@ from __future__ import annotations
 import builtins
 import dataclasses
 import dis
+import reprlib
 import types
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -66,7 +67,7 @@ _QUIET = frozenset(
     """.split()  # noqa: SIM905
 )
 
-_MADE_BY_DATACLASS = ("<string>", dataclasses.__file__)
+_MADE_BY_DATACLASS = ("<string>", dataclasses.__file__, reprlib.__file__)
 
 
 def may_draw(function: Callable[..., Any]) -> bool:
