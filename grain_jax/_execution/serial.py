@@ -14,6 +14,8 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from grain_jax._algebra import operations, steps
 from grain_jax._execution import snapshots, states
 from grain_jax._execution.items import END, Item
@@ -85,8 +87,15 @@ class Serial:
         return record.data
 
     def state(self) -> dict[str, Any]:
-        """Returns what has to be added to the pipeline's state."""
-        return {"outputs": self._place.outputs, "operations": self._place.saved}
+        """Returns what has to be added to the pipeline's state, as a JSON value.
+
+        Raises:
+          InvalidTypeError: for a state of an operation that is no JSON.
+        """
+        saved = self._place.saved
+        if saved is not None:
+            saved = [_as_json(*pair) for pair in zip(self._own(), saved, strict=True)]
+        return {"outputs": self._place.outputs, "operations": saved}
 
     def begin(self, layout: Layout) -> None:
         """Moves to the first element of a stream."""
@@ -148,17 +157,7 @@ class Serial:
         """Returns the operations' states; copies, as they may go on counting in these objects."""
         if not self._saves:
             return None
-        taken = []
-        for stage, operation in zip(self._own(), self._live, strict=True):
-            state = operation.get_state()
-            try:
-                taken.append(json.loads(json.dumps(state)))
-            except (TypeError, ValueError, RecursionError) as error:
-                raise errors.InvalidTypeError(
-                    f"{stage.title}: get_state returned {states.brief(state)}, which is no JSON "
-                    f"({error}). Return dicts, lists, str, int, float, bool and None."
-                ) from None
-        return taken
+        return [copy.deepcopy(operation.get_state()) for operation in self._live]
 
     def _stand(self, place: _Place, layout: Layout) -> None:
         """Goes where an output left us; what is under way is forgotten."""
@@ -218,6 +217,23 @@ class Serial:
             if error is self._upstream_error:
                 raise
             faults.reraise(error, stage.title, self._where)
+
+
+def _as_json(stage: Own, state: Any) -> Any:
+    try:
+        return json.loads(json.dumps(state, default=_item))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise errors.InvalidTypeError(
+            f"{stage.title}: get_state returned {states.brief(state)}, which is no JSON ({error}). "
+            "Return dicts, lists, str, int, float, bool and None."
+        ) from None
+
+
+def _item(value: Any) -> Any:
+    """Returns a NumPy scalar as the number that it is: sums of records are such."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"{type(value).__name__} is no JSON")
 
 
 @dataclasses.dataclass(frozen=True)

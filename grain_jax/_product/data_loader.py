@@ -306,7 +306,8 @@ def _steps(todo: Sequence[Any], sampler: Any) -> tuple[list[steps.Step], list[An
     for number, one in enumerate(todo, 1):
         found = operations.lowered(one)
         if found is None:
-            stages.append(Own(one, f"step {number}: operation({type(one).__name__})"))
+            name = getattr(one, "__name__", type(one).__name__)
+            stages.append(Own(one, f"step {number}: operation({name})"))
             continue
         step = steps.step_for(*found, number=number, random_number=randoms, seed=seed)
         if isinstance(step, steps.RandomStep):
