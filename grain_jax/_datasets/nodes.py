@@ -133,6 +133,11 @@ class Draws:
     seed: int
     number: int
 
+    def start(self, index: int) -> None:
+        """Seeds for the element at an index."""
+        # Above the numbers of segments, which seed for the same positions.
+        global_random.seed_for(self.seed, index, 0, (1 << 32) + self.number)
+
 
 def _run(step: steps.Step, block: Block, draws: Draws | None, node: Node) -> Block:
     """Runs a step, on one element at a time if it may draw: it has to give the same by itself."""
@@ -145,7 +150,7 @@ def _run(step: steps.Step, block: Block, draws: Draws | None, node: Node) -> Blo
         for place, row in enumerate(rows):
             one = block.part(place, place + 1)
             one.rows = [row]
-            global_random.seed_for(draws.seed, int(one.positions[0]), 0, draws.number)
+            draws.start(int(one.positions[0]))
             done.append(step(one))
     result = joined(done)
     if block.rows is None and result.rows == rows:
@@ -329,7 +334,7 @@ class BatchNode:
             for count, index in zip(counts, indices, strict=True):
                 begin, end = end, end + count
                 if self.draws:
-                    global_random.seed_for(self.draws.seed, index, 0, self.draws.number)
+                    self.draws.start(index)
                 data += self.step(block.part(begin, end)).data
         return data
 

@@ -109,6 +109,26 @@ def test_draws_are_the_same_however_records_are_read(threads: int | None) -> Non
     assert list(stream.map(lambda x: (*x, random.random())).batch(4, batch_fn=list)) == found
 
 
+def test_two_steps_share_no_draw() -> None:
+    def draw(x: Any) -> list[float]:
+        return [*(x if isinstance(x, list) else []), random.random()]
+
+    ds = (
+        MapDataset.range(4)
+        .map(draw)
+        .map(draw)
+        .to_iter_dataset()
+        .filter(len)
+        .batch(1, batch_fn=only)
+    )
+    values = [value for element in ds.map(draw) for value in element]
+    assert len(set(values)) == 12
+
+
+def only(elements: Any) -> Any:
+    return elements[0]
+
+
 def test_draws_of_batch_functions_and_flat_maps() -> None:
     class Spread(transforms.FlatMap):
         max_fan_out = 2
