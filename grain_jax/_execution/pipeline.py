@@ -10,7 +10,7 @@ from typing import Any
 from grain_jax._datasets import iterators
 from grain_jax._datasets.plan import Plan, Segment, Upstream
 from grain_jax._datasets.program import Program, SparseError
-from grain_jax._execution import inline, lending, snapshots, workers
+from grain_jax._execution import inline, snapshots, workers
 from grain_jax._execution.feeds import Groups, Head
 from grain_jax._execution.items import END, Cursor, Feed, Item, Pull
 from grain_jax._execution.layout import Layout, Position
@@ -255,7 +255,5 @@ def _upstream(root: Upstream, cursor: tuple[Any, ...] | None) -> Upstreamed:
     iterator = iter(root.dataset)
     if cursor is None:
         return Upstreamed(iterator, 0)
-    if cursor[1] is None:
-        lending.require_state(iterator, False)
     iterator.set_state(cursor[1])
     return Upstreamed(iterator, cursor[0])

@@ -151,8 +151,14 @@ def _cursor(cursor: Any, size: int, lane: Lane, pipeline: Pipeline, strict: bool
         return None
     if not isinstance(cursor, list) or len(cursor) < 2:
         raise errors.StateError(f"field 'cursors' has {brief(cursor)} where a list belongs")
-    if isinstance(pipeline.plan.root, Upstream):
+    root = pipeline.plan.root
+    if isinstance(root, Upstream):
         # The second entry is the state of the user's own iterator.
+        if cursor[1] is None:
+            raise errors.StateError(
+                f"the state does not say where the iterator of {type(root.dataset).__name__} "
+                "stood, since that had no get_state. Give it get_state and set_state."
+            )
         first, *rest = _counts(cursor[:1] + cursor[2:], size - 1, strict)
         return (first, cursor[1], *rest)
     counts = _counts(cursor, size, strict)

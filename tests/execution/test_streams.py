@@ -1,0 +1,223 @@
+"""Streams over an executor that takes its time: order, cursors, errors in their turn."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from grain_jax._algebra import sources, steps, transforms
+from grain_jax._datasets import nodes, roots, schedule
+from grain_jax._datasets.plan import Plan, cut
+from grain_jax._datasets.program import Program
+from grain_jax._execution import feeds, inline
+from grain_jax._execution.items import END, PENDING, Item
+from grain_jax._execution.streams import Merged, SegmentStream, Upstreamed
+
+
+class Slow:
+    """Does tasks at once and hands results out after so many looks."""
+
+    capacity = 4
+
+    def __init__(self, program: Program, looks: int = 2) -> None:
+        self._inner = inline.Inline(program)
+        self._looks = looks
+        self._left: dict[int, int] = {}
+        self.submitted: list[str] = []
+
+    def submit(
+        self,
+        kind: int,
+        payload: Any,
+        inputs: Sequence[tuple[Any, Sequence[int]]] = (),
+        label: str = "",
+    ) -> int:
+        ticket = self._inner.submit(kind, payload, inputs, label)
+        self._left[ticket] = self._looks
+        self.submitted.append(label)
+        return ticket
+
+    def result(self, ticket: int, block: bool = True) -> inline.Bundle | None:
+        self._left[ticket] -= 1
+        if self._left[ticket] > 0 and not block:
+            return None
+        return self._inner.result(ticket)
+
+    def cancel(self) -> None:
+        self._inner.cancel()
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+def step(kind: str, what: Any) -> steps.Step:
+    return steps.step_for(kind, what, number=1)
+
+
+def copies(x: int) -> list[int]:
+    return [x] * (x % 3)
+
+
+def build(
+    todo: list[steps.Step], source: Any = range(20), cursor: tuple[Any, ...] = (), root: Any = None
+) -> tuple[SegmentStream, Slow]:
+    root = root or roots.NodeRoot(nodes.SourceNode(sources.adapt(source)))
+    segments = cut(todo)
+    executor = Slow(Program(Plan(root, todo), segments))
+    lane = schedule.lane(20, batches=segments[0].batches)
+    given = (*cursor, *(0,) * (2 * len(segments) - len(cursor)))
+    head = feeds.Head(root, lane, given[0], is_eager=True)
+    stream = SegmentStream(executor, 0, head, given[1], 4, None)
+    for place, segment in enumerate(segments[1:], 1):
+        start = given[: 2 * place + 2]
+        groups = feeds.Groups(stream, segment, start[:-1], local=True)
+        stream = SegmentStream(executor, place, groups, start[-1], 4, stream)
+    return stream, executor
+
+
+def drain(stream: Any) -> list[Item]:
+    return list(iter(lambda: stream.pull(True), END))
+
+
+def plain(items: list[Item]) -> list[Any]:
+    return [getattr(item.element, "tolist", lambda item=item: item.element)() for item in items]
+
+
+PIPELINES: dict[str, tuple[list[steps.Step], list[Any]]] = {
+    "records": ([], list(range(20))),
+    "batches": (
+        [step("batch", transforms.Batch(3))],
+        [list(range(i, min(i + 3, 20))) for i in range(0, 20, 3)],
+    ),
+    "filter": ([step("filter", lambda x: x % 3 == 1)], [1, 4, 7, 10, 13, 16, 19]),
+    "flat map": ([step("flat_map", copies)], [x for i in range(20) for x in [i] * (i % 3)]),
+    "filter, batches": (
+        [step("filter", lambda x: x % 3 == 1), step("batch", transforms.Batch(2, True))],
+        [[1, 4], [7, 10], [13, 16]],
+    ),
+    "batches of batches": (
+        [
+            step("filter", lambda x: x < 10),
+            step("batch", transforms.Batch(2)),
+            step("batch", transforms.Batch(3, True, list)),
+        ],
+        [[[0, 1], [2, 3], [4, 5]]],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_items_come_in_order_and_each_says_where_to_go_on(name: str) -> None:
+    todo, expected = PIPELINES[name]
+    expected = [_as_lists(x) for x in expected]
+    items = drain(build(todo)[0])
+    assert [_as_lists(x) for x in plain(items)] == expected
+    for number, item in enumerate(items, 1):
+        rest = drain(build(todo, cursor=item.cursor)[0])
+        assert [_as_lists(x) for x in plain(rest)] == expected[number:]
+        assert [item.position for item in rest] == [item.position for item in items[number:]]
+        assert [item.cursor for item in rest] == [item.cursor for item in items[number:]]
+
+
+def _as_lists(value: Any) -> Any:
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return [_as_lists(item) for item in value] if isinstance(value, list) else value
+
+
+def test_positions_are_those_of_the_last_record() -> None:
+    items = drain(build(PIPELINES["filter, batches"][0])[0])
+    assert [item.position for item in items] == [4, 10, 16]
+    outputs = [item.output for item in drain(build(PIPELINES["flat map"][0])[0])]
+    assert outputs == [k for i in range(20) for k in range(i % 3)]
+
+
+def test_it_does_not_wait_if_it_is_told_so() -> None:
+    stream, executor = build([])
+    assert stream.pull(False) is PENDING
+    assert len(executor.submitted) == 4
+    assert stream.pull(False).element == 0
+    assert stream.pull(True).element == 1
+
+
+def test_tasks_are_labelled_with_their_positions() -> None:
+    stream, executor = build([step("batch", transforms.Batch(3))])
+    stream.advance()
+    assert executor.submitted[:2] == ["positions 0 to 2", "positions 3 to 5"]
+    stream, executor = build(PIPELINES["filter, batches"][0])
+    drain(stream)
+    assert "the group with positions 1 to 4" in executor.submitted
+
+
+def test_a_failure_of_a_feed_waits_for_its_turn() -> None:
+    class Root(roots.NodeRoot):
+        def prepare(self, span: schedule.Span) -> Any:
+            if span.ordinal == 4:
+                raise OSError("sampler")
+            return span
+
+    root = Root(nodes.SourceNode(sources.adapt(range(20))))
+    stream, _ = build([], root=root)
+    stream.advance()
+    # The first four tasks have one record each, so the fifth fails while they are under way.
+    assert [stream.pull(True).element for _ in range(4)] == list(range(4))
+    with pytest.raises(OSError, match="sampler"):
+        stream.pull(True)
+
+
+def test_a_failing_unit_comes_after_those_before_it() -> None:
+    def fails(x: int) -> int:
+        if x == 9:
+            raise KeyError(x)
+        return x
+
+    stream, _ = build([step("map", fails)])
+    assert [stream.pull(True).element for _ in range(9)] == list(range(9))
+    with pytest.raises(KeyError):
+        stream.pull(True)
+
+
+def test_lanes_take_turns_until_each_has_ended() -> None:
+    class Few:
+        def __init__(self, letters: str) -> None:
+            self._items = [Item([c], 0, 0, 0, (c,)) for c in letters]
+
+        def advance(self) -> None:
+            pass
+
+        def pull(self, block: bool) -> Any:
+            return self._items.pop(0) if self._items else END
+
+    def merged(turn: int) -> list[Item]:
+        lanes = [Few("abc"), Few("d"), Few("ef")]
+        return drain(Merged(lanes, (None, None, None), turn))
+
+    items = merged(0)
+    assert [item.element for item in items] == list("adebfc")
+    assert [item.element for item in merged(2)] == list("eadfbc")
+    assert items[0].cursor == ((("a",), None, None), 1)
+    assert items[4].cursor == ((("b",), ("d",), ("f",)), 0)
+
+
+def test_a_users_iterator_keeps_its_state_beside_each_item() -> None:
+    class Mine:
+        def __init__(self) -> None:
+            self.state = {"n": 0}
+
+        def __next__(self) -> int:
+            self.state["n"] += 1
+            if self.state["n"] > 3:
+                raise StopIteration
+            return self.state["n"]
+
+        def get_state(self) -> dict[str, int]:
+            return self.state
+
+    items = drain(Upstreamed(Mine(), 5))
+    assert [item.element for item in items] == [1, 2, 3]
+    assert [item.cursor for item in items] == [(6, {"n": 1}), (7, {"n": 2}), (8, {"n": 3})]
+    bare = drain(Upstreamed(itertools.chain([7]), 0))
+    assert bare[0].cursor == (1, None)
