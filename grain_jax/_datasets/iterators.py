@@ -5,11 +5,10 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from grain_jax._datasets.plan import Plan
-from grain_jax._values import checkpointable, errors, options
+from grain_jax._values import checkpointable, closing, errors, options
 
 __all__ = ["DatasetIterator", "Setup", "register", "run"]
 
@@ -17,7 +16,9 @@ T = TypeVar("T")
 Self = TypeVar("Self", bound="DatasetIterator[Any]")
 
 
-class DatasetIterator(checkpointable.StatefulCheckpointable, Iterator[T], abc.ABC, Generic[T]):
+class DatasetIterator(
+    closing.Closing, checkpointable.StatefulCheckpointable, Iterator[T], abc.ABC, Generic[T]
+):
     """An iterator over a dataset whose position can be saved and restored.
 
     Subclasses define `__next__`, `get_state` and `set_state`.
@@ -58,17 +59,6 @@ class DatasetIterator(checkpointable.StatefulCheckpointable, Iterator[T], abc.AB
         """Ends workers and threads; the iterator cannot be used afterwards."""
         for parent in self._parents:
             parent.close()
-
-    def __enter__(self: Self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 @dataclasses.dataclass(frozen=True)

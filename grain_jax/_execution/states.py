@@ -8,7 +8,7 @@ from typing import Any
 
 from grain_jax._datasets.plan import Upstream
 from grain_jax._datasets.schedule import Lane
-from grain_jax._execution import fingerprint
+from grain_jax._execution import fingerprint, lending
 from grain_jax._execution.items import Cursor
 from grain_jax._execution.layout import Layout, Position
 from grain_jax._execution.pipeline import Pipeline
@@ -29,8 +29,17 @@ def encode(pipeline: Pipeline, exact: Position | None = None) -> dict[str, Any]:
       pipeline: whose position.
       exact: another position of it, for which one number for all shards does not do; None for its
         own.
+
+    Raises:
+      InvalidTypeError: if it begins with an iterator of the user's that has no state.
     """
     layout, position = pipeline.layout, exact or pipeline.position
+    root = pipeline.plan.root
+    if isinstance(root, Upstream):
+        lending.require_state(
+            root.dataset,
+            all(cursor is None or cursor[1] is not None for cursor in position.cursors),
+        )
     where: dict[str, Any]
     if exact is None and pipeline.is_elastic:
         where = {"elastic": True, "position": layout.global_position(position, pipeline.segments)}

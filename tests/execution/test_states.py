@@ -239,6 +239,25 @@ def test_refused_where_the_cursor_is_wrong(change: dict[str, Any], message: str)
         iterator.set_state({**iterator.get_state(), **change})
 
 
+def test_an_iterator_without_a_state_says_so_when_it_is_to_be_saved() -> None:
+    class Bare(grain.IterDataset[int]):
+        def __iter__(self) -> Any:
+            return iter(range(3))
+
+    iterator = iter(Bare().map(lambda x: x + 1))
+    iterator.get_state()
+    next(iterator)
+    with pytest.raises(TypeError, match="Bare has no get_state and set_state"):
+        iterator.get_state()
+    assert list(iterator) == [2, 3]
+    own = iter(PIPELINES["own"]())
+    next(own)
+    state = own.get_state()
+    state["cursors"][0][1] = None
+    with pytest.raises(StateError, match="iterator of Counting stood"):
+        own.set_state(state)
+
+
 def test_an_elastic_state_is_not_for_a_stream_that_counts() -> None:
     counted, uncounted = iter(PIPELINES["records"]()), iter(_filtered())
     state = {**uncounted.get_state(), "elastic": True, "position": 3}

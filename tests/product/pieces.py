@@ -7,9 +7,22 @@ from typing import Any
 
 import numpy as np
 
+import grain_jax as grain
 from grain_jax import transforms
 
-__all__ = ["Add", "Odd", "plain", "plain_list"]
+__all__ = ["Add", "Odd", "load", "plain", "plain_list", "shuffled"]
+
+
+def load(*operations: Any, source: Any = range(12), **settings: Any) -> grain.DataLoader:
+    """A loader that reads its source once and in order, unless a sampler says otherwise."""
+    settings.setdefault("sampler", grain.samplers.IndexSampler(len(source), num_epochs=1))
+    return grain.DataLoader(data_source=source, operations=operations, **settings)
+
+
+def shuffled(*operations: Any, source: Any = range(20), **settings: Any) -> grain.DataLoader:
+    """A loader of two shuffled epochs, unless a sampler says otherwise."""
+    sampler = grain.samplers.IndexSampler(len(source), shuffle=True, seed=4, num_epochs=2)
+    return load(*operations, source=source, **{"sampler": sampler, **settings})
 
 
 class Add(transforms.Map):

@@ -7,17 +7,12 @@ from typing import Any
 import pytest
 
 import grain_jax as grain
-from tests.product.pieces import Add, plain_list
+from tests.product.pieces import Add, plain_list, shuffled
 
 Batch = grain.transforms.Batch
 IndexSampler = grain.samplers.IndexSampler
 ShardOptions = grain.sharding.ShardOptions
 pytestmark = pytest.mark.usefixtures("no_process_left")
-
-
-def load(*operations: Any, source: Any = range(20), **settings: Any) -> grain.DataLoader:
-    settings.setdefault("sampler", IndexSampler(len(source), shuffle=True, seed=4, num_epochs=2))
-    return grain.DataLoader(data_source=source, operations=operations, **settings)
 
 
 class Gaps:
@@ -53,7 +48,7 @@ GAPS: dict[str, list[Any]] = {
 
 def _gaps(name: str, **settings: Any) -> grain.DataLoader:
     sampler = IndexSampler(23, num_epochs=2)
-    return load(*GAPS[name], source=Gaps(23, {11, 12, 20}), sampler=sampler, **settings)
+    return shuffled(*GAPS[name], source=Gaps(23, {11, 12, 20}), sampler=sampler, **settings)
 
 
 def _expected_with_gaps(name: str, shard: tuple[int, int] = (0, 1)) -> list[Any]:

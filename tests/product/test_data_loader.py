@@ -10,7 +10,7 @@ import pytest
 
 import grain_jax as grain
 from grain_jax import errors
-from tests.product.pieces import Add, Odd
+from tests.product.pieces import Add, Odd, load
 from tests.property.reference import generator
 
 Batch = grain.transforms.Batch
@@ -18,11 +18,6 @@ IndexSampler = grain.samplers.IndexSampler
 SequentialSampler = grain.samplers.SequentialSampler
 ShardOptions = grain.sharding.ShardOptions
 pytestmark = pytest.mark.usefixtures("no_process_left")
-
-
-def load(*operations: Any, source: Any = range(12), **settings: Any) -> grain.DataLoader:
-    settings.setdefault("sampler", IndexSampler(len(source), num_epochs=1))
-    return grain.DataLoader(data_source=source, operations=operations, **settings)
 
 
 class Split(grain.transforms.FlatMap):
@@ -69,7 +64,11 @@ def test_a_sequential_sampler_strides() -> None:
 def test_equal_options_in_both_mean_the_samplers_with_a_warning() -> None:
     options = ShardOptions(1, 2)
     with pytest.warns(UserWarning, match="sampler's is used") as caught:
-        both = load(sampler=IndexSampler(12, options, num_epochs=1), shard_options=options)
+        both = grain.DataLoader(
+            data_source=range(12),
+            sampler=IndexSampler(12, options, num_epochs=1),
+            shard_options=options,
+        )
     assert caught[0].filename == __file__
     assert list(both) == [6, 7, 8, 9, 10, 11]
 

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 import grain_jax as grain
 from grain_jax import errors
-from tests.product.pieces import Add, Odd, plain_list
+from tests.product.pieces import Add, Odd, load, plain_list
 
 Batch = grain.transforms.Batch
 IndexSampler = grain.samplers.IndexSampler
 SequentialSampler = grain.samplers.SequentialSampler
 ShardOptions = grain.sharding.ShardOptions
 pytestmark = pytest.mark.usefixtures("no_process_left")
-
-
-def load(*operations: Any, source: Any = range(12), **settings: Any) -> grain.DataLoader:
-    settings.setdefault("sampler", IndexSampler(len(source), num_epochs=1))
-    return grain.DataLoader(data_source=source, operations=operations, **settings)
 
 
 def test_each_epoch_has_its_own_order_and_end() -> None:

@@ -14,17 +14,12 @@ import pytest
 
 import grain_jax as grain
 from grain_jax import errors
-from tests.product.pieces import Odd, plain, plain_list
+from tests.product.pieces import Odd, plain, plain_list, shuffled
 
 Batch = grain.transforms.Batch
 IndexSampler = grain.samplers.IndexSampler
 ShardOptions = grain.sharding.ShardOptions
 pytestmark = pytest.mark.usefixtures("no_process_left")
-
-
-def load(*operations: Any, source: Any = range(20), **settings: Any) -> grain.DataLoader:
-    settings.setdefault("sampler", IndexSampler(len(source), shuffle=True, seed=4, num_epochs=2))
-    return grain.DataLoader(data_source=source, operations=operations, **settings)
 
 
 class Fails(grain.transforms.Map):
@@ -43,10 +38,10 @@ def test_an_error_comes_in_its_turn_and_is_tried_again(
     workers: int, operations: list[Any], tmp_path: Path
 ) -> None:
     sampler = IndexSampler(20, num_epochs=1)
-    expected = plain_list(load(*operations, sampler=sampler))
+    expected = plain_list(shuffled(*operations, sampler=sampler))
     before = next(i for i, x in enumerate(expected) if 11 in np.atleast_1d(x))
     failing = [Fails(11, tmp_path / "repaired"), *operations]
-    with load(*failing, sampler=sampler, worker_count=workers) as loader:
+    with shuffled(*failing, sampler=sampler, worker_count=workers) as loader:
         iterator = iter(loader)
         assert [plain(next(iterator)) for _ in range(before)] == expected[:before]
         state = iterator.get_state()
@@ -61,7 +56,7 @@ def test_an_error_comes_in_its_turn_and_is_tried_again(
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_traceback_shows_the_users_lines(workers: int) -> None:
-    with load(Fails(0), Batch(20), worker_count=workers) as loader:
+    with shuffled(Fails(0), Batch(20), worker_count=workers) as loader:
         iterator = iter(loader)
         with pytest.raises(KeyError) as caught:
             next(iterator)
@@ -84,7 +79,7 @@ def test_a_fault_of_the_library_keeps_its_frames(
     def broken(*_: Any) -> Any:
         return {}["no such key"]
 
-    with load(Batch(2), worker_count=workers) as loader:
+    with shuffled(Batch(2), worker_count=workers) as loader:
         iterator = iter(loader)
         monkeypatch.setattr(Pipeline, "_pull", broken)
         with pytest.raises(KeyError) as caught:
@@ -103,7 +98,9 @@ def test_an_error_of_a_source_names_the_record() -> None:
                 raise OSError("disk")
             return index
 
-    with load(source=Source(), sampler=IndexSampler(20, num_epochs=1), worker_count=1) as loader:
+    with shuffled(
+        source=Source(), sampler=IndexSampler(20, num_epochs=1), worker_count=1
+    ) as loader:
         iterator = iter(loader)
         assert [next(iterator) for _ in range(7)] == list(range(7))
         for _ in range(2):
@@ -118,7 +115,7 @@ def test_stop_iteration_of_the_user_does_not_end_the_loop() -> None:
             return next(iter(()))
 
     with pytest.raises(RuntimeError, match="StopIteration"):
-        list(load(Stops()))
+        list(shuffled(Stops()))
 
 
 def test_outputs_that_cannot_be_read_do_not_move_the_position(
@@ -126,8 +123,8 @@ def test_outputs_that_cannot_be_read_do_not_move_the_position(
 ) -> None:
     from grain_jax._execution.items import Held
 
-    iterator = iter(load(Batch(2)))
-    expected = plain_list(load(Batch(2)))
+    iterator = iter(shuffled(Batch(2)))
+    expected = plain_list(shuffled(Batch(2)))
     next(iterator)
     with monkeypatch.context() as patch:
         patch.setattr(Held, "__getitem__", lambda *_: 1 / 0)
@@ -155,13 +152,13 @@ class Dies(grain.transforms.Map):
 
 def test_a_worker_that_dies_once_loses_nothing(tmp_path: Path) -> None:
     sampler = IndexSampler(20, num_epochs=1)
-    with load(Dies(9, tmp_path / "dead"), sampler=sampler, worker_count=2) as loader:
+    with shuffled(Dies(9, tmp_path / "dead"), sampler=sampler, worker_count=2) as loader:
         assert list(loader) == list(range(20))
 
 
 def test_a_worker_that_always_dies_is_an_error() -> None:
     sampler = IndexSampler(20, num_epochs=1)
-    with load(Dies(9, None), sampler=sampler, worker_count=1, max_worker_restarts=1) as loader:
+    with shuffled(Dies(9, None), sampler=sampler, worker_count=1, max_worker_restarts=1) as loader:
         iterator = iter(loader)
         with pytest.raises(errors.WorkerError, match=r"SIGKILL.*out of memory\?") as caught:
             list(iterator)
@@ -176,7 +173,7 @@ def test_another_thread_iterates_and_a_third_closes() -> None:
             time.sleep(0.01)
             return element
 
-    loader = load(Slow(), sampler=IndexSampler(20), worker_count=1)
+    loader = shuffled(Slow(), sampler=IndexSampler(20), worker_count=1)
     iterator = iter(loader)
     begun, found, caught = threading.Event(), [], []
 

@@ -12,17 +12,12 @@ import pytest
 
 import grain_jax as grain
 from grain_jax import errors
-from tests.product.pieces import Add, Odd, plain, plain_list
+from tests.product.pieces import Add, Odd, plain, plain_list, shuffled
 
 Batch = grain.transforms.Batch
 IndexSampler = grain.samplers.IndexSampler
 ShardOptions = grain.sharding.ShardOptions
 pytestmark = pytest.mark.usefixtures("no_process_left")
-
-
-def load(*operations: Any, source: Any = range(20), **settings: Any) -> grain.DataLoader:
-    settings.setdefault("sampler", IndexSampler(len(source), shuffle=True, seed=4, num_epochs=2))
-    return grain.DataLoader(data_source=source, operations=operations, **settings)
 
 
 class Split(grain.transforms.FlatMap):
@@ -60,14 +55,14 @@ PIPELINES: dict[str, list[Any]] = {
 @pytest.mark.parametrize("lanes", [1, 3])
 @pytest.mark.parametrize("name", PIPELINES)
 def test_every_step_restores(name: str, lanes: int) -> None:
-    expected = plain_list(load(*PIPELINES[name], lanes=lanes))
-    running = iter(load(*PIPELINES[name], lanes=lanes))
-    jumping = iter(load(*PIPELINES[name], lanes=lanes))
+    expected = plain_list(shuffled(*PIPELINES[name], lanes=lanes))
+    running = iter(shuffled(*PIPELINES[name], lanes=lanes))
+    jumping = iter(shuffled(*PIPELINES[name], lanes=lanes))
     for step in range(len(expected) + 1):
         state = running.get_state()
         json.loads(state)
         # An unset number of lanes takes that of the state; one iterator is set again and again.
-        for resumed in (jumping, iter(load(*PIPELINES[name]))):
+        for resumed in (jumping, iter(shuffled(*PIPELINES[name]))):
             resumed.set_state(state)
             assert resumed.get_state() == state
             assert plain_list(resumed) == expected[step:]
@@ -77,11 +72,11 @@ def test_every_step_restores(name: str, lanes: int) -> None:
 
 @pytest.mark.parametrize("name", ["batches", "filter", "flat map"])
 def test_any_number_of_workers_continues_any_other(name: str) -> None:
-    expected = plain_list(load(*PIPELINES[name]))
-    iterator = iter(load(*PIPELINES[name]))
+    expected = plain_list(shuffled(*PIPELINES[name]))
+    iterator = iter(shuffled(*PIPELINES[name]))
     done = 0
     for workers in (2, 0, 3, 1):
-        with load(*PIPELINES[name], worker_count=workers) as loader:
+        with shuffled(*PIPELINES[name], worker_count=workers) as loader:
             following = iter(loader)
             following.set_state(iterator.get_state())
             assert next(following).tolist() == expected[done]
@@ -93,7 +88,7 @@ def test_any_number_of_workers_continues_any_other(name: str) -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_the_state_is_that_of_the_last_element_received(workers: int) -> None:
-    with load(Batch(2), source=range(100), worker_count=workers) as loader:
+    with shuffled(Batch(2), source=range(100), worker_count=workers) as loader:
         iterator = iter(loader)
         assert json.loads(iterator.get_state())["position"] == 0
         iterator.start_prefetch()
@@ -106,7 +101,7 @@ def test_the_state_is_that_of_the_last_element_received(workers: int) -> None:
 def test_states_say_nothing_of_workers() -> None:
     states = []
     for workers in (0, 1, 2):
-        with load(Odd(), Batch(2), worker_count=workers) as loader:
+        with shuffled(Odd(), Batch(2), worker_count=workers) as loader:
             iterator = iter(loader)
             next(iterator)
             states.append(iterator.get_state())
@@ -114,7 +109,7 @@ def test_states_say_nothing_of_workers() -> None:
 
 
 def test_a_state_given_at_once() -> None:
-    loader = load(Batch(3))
+    loader = shuffled(Batch(3))
     iterator = iter(loader)
     expected = plain_list(loader)
     next(iterator)
@@ -125,11 +120,11 @@ def test_a_state_given_at_once() -> None:
 
 
 def test_a_changed_batch_size_counts_records() -> None:
-    iterator = iter(load(Batch(4)))
+    iterator = iter(shuffled(Batch(4)))
     for _ in range(3):
         next(iterator)
-    records = plain_list(load())
-    resumed = iter(load(Batch(5)))
+    records = plain_list(shuffled())
+    resumed = iter(shuffled(Batch(5)))
     resumed.set_state(iterator.get_state())
     assert [x for batch in resumed for x in batch.tolist()] == records[12:]
 
@@ -137,7 +132,7 @@ def test_a_changed_batch_size_counts_records() -> None:
 def test_more_epochs_and_fewer() -> None:
     def epochs(count: int) -> grain.DataLoaderIterator:
         sampler = IndexSampler(20, shuffle=True, seed=4, num_epochs=count)
-        return iter(load(Batch(4), sampler=sampler))
+        return iter(shuffled(Batch(4), sampler=sampler))
 
     second = epochs(2)
     for _ in range(7):
@@ -152,7 +147,7 @@ def test_more_epochs_and_fewer() -> None:
 def test_fewer_epochs_where_counts_are_unknown() -> None:
     def epochs(count: int) -> grain.DataLoaderIterator:
         sampler = IndexSampler(20, shuffle=True, seed=4, num_epochs=count)
-        return iter(load(Odd(), Batch(3), sampler=sampler))
+        return iter(shuffled(Odd(), Batch(3), sampler=sampler))
 
     second = epochs(2)
     for _ in range(5):
@@ -171,7 +166,7 @@ def test_states_of_all_shards_are_equal_at_every_step(drop: bool, even: bool, re
     sampler = IndexSampler(records, shuffle=True, seed=1, num_epochs=2)
     shards = [
         iter(
-            load(
+            shuffled(
                 Batch(2, drop),
                 source=range(records),
                 sampler=sampler,
@@ -187,7 +182,7 @@ def test_states_of_all_shards_are_equal_at_every_step(drop: bool, even: bool, re
             break
     assert len({shard.get_state() for shard in shards}) == 1
     # The end is the end for any other number of shards, too.
-    other = load(
+    other = shuffled(
         Batch(2, drop),
         source=range(records),
         sampler=sampler,
@@ -199,17 +194,17 @@ def test_states_of_all_shards_are_equal_at_every_step(drop: bool, even: bool, re
 
 
 def test_lanes_of_the_state_win_over_an_unset_argument_only() -> None:
-    iterator = iter(load(Batch(2), lanes=3))
+    iterator = iter(shuffled(Batch(2), lanes=3))
     next(iterator)
     with pytest.raises(errors.StateError, match=r"lanes=3.*lanes=2.*leave lanes out"):
-        iter(load(Batch(2), lanes=2)).set_state(iterator.get_state())
+        iter(shuffled(Batch(2), lanes=2)).set_state(iterator.get_state())
     with pytest.raises(errors.StateError, match=r"lanes=3.*lanes=1"):
-        iter(load(Batch(2), lanes=1)).set_state(iterator.get_state())
+        iter(shuffled(Batch(2), lanes=1)).set_state(iterator.get_state())
 
 
 def test_a_sampler_shard_is_its_own() -> None:
     def shard(index: int, count: int) -> grain.DataLoaderIterator:
-        return iter(load(Batch(2), sampler=IndexSampler(20, ShardOptions(index, count))))
+        return iter(shuffled(Batch(2), sampler=IndexSampler(20, ShardOptions(index, count))))
 
     first = shard(0, 2)
     expected = [next(first).tolist() for _ in range(6)]
@@ -226,32 +221,34 @@ def test_a_sampler_shard_is_its_own() -> None:
 
 
 def test_not_strict_warns_and_goes_on() -> None:
-    iterator = iter(load(Batch(4)))
+    iterator = iter(shuffled(Batch(4)))
     for _ in range(2):
         next(iterator)
     sampler = IndexSampler(20, shuffle=True, seed=5, num_epochs=2)
-    lenient = iter(load(Batch(4), sampler=sampler, strict=False))
+    lenient = iter(shuffled(Batch(4), sampler=sampler, strict=False))
     with pytest.warns(UserWarning, match=r"another pipeline.*seed=4.*seed=5"):
         lenient.set_state(iterator.get_state())
-    assert plain_list(lenient) == plain_list(load(Batch(4), sampler=sampler))[2:]
+    assert plain_list(lenient) == plain_list(shuffled(Batch(4), sampler=sampler))[2:]
     with pytest.warns(UserWarning, match="seed=4"):
         grain.DataLoaderIterator(
-            load(Batch(4), sampler=sampler), json.loads(iterator.get_state()), validate_state=False
+            shuffled(Batch(4), sampler=sampler),
+            json.loads(iterator.get_state()),
+            validate_state=False,
         )
 
 
 def test_not_strict_goes_on_with_other_steps() -> None:
-    counted, uncounted = iter(load(Batch(4))), iter(load(Odd(), Batch(4)))
+    counted, uncounted = iter(shuffled(Batch(4))), iter(shuffled(Odd(), Batch(4)))
     next(counted)
     next(uncounted)
     position = json.loads(uncounted.get_state())["cursors"][0][0]
-    records = plain_list(load())
-    to_uncounted = iter(load(Odd(), strict=False))
+    records = plain_list(shuffled())
+    to_uncounted = iter(shuffled(Odd(), strict=False))
     with pytest.warns(UserWarning, match="differs|another") as caught:
         to_uncounted.set_state(counted.get_state())
     assert "steps that change counts" in str(caught[0].message)
     assert plain_list(to_uncounted) == [x for x in records[4:] if x % 2]
-    to_counted = iter(load(strict=False))
+    to_counted = iter(shuffled(strict=False))
     with pytest.warns(UserWarning, match="steps that change counts|differs"):
         to_counted.set_state(uncounted.get_state())
     assert plain_list(to_counted) == records[position:]
@@ -262,9 +259,9 @@ def test_renamed_maps_and_types_are_warned_of() -> None:
         def map(self, element: Any) -> Any:
             return element
 
-    iterator = iter(load(Add(), Batch(4), source=list(range(20))))
+    iterator = iter(shuffled(Add(), Batch(4), source=list(range(20))))
     next(iterator)
-    other = iter(load(Other(), Batch(4), source=np.arange(20)))
+    other = iter(shuffled(Other(), Batch(4), source=np.arange(20)))
     with pytest.warns(UserWarning, match="differs") as caught:
         other.set_state(iterator.get_state())
     text = " ".join(str(warning.message) for warning in caught)
@@ -297,7 +294,7 @@ def test_restoring_reads_nothing_that_it_will_not_use(
             return index
 
     sampler = IndexSampler(200, num_epochs=1, seed=0)
-    begun = iter(load(*PIPELINES[name], source=Source(tmp_path / "begun"), sampler=sampler))
+    begun = iter(shuffled(*PIPELINES[name], source=Source(tmp_path / "begun"), sampler=sampler))
     for _ in range(20):
         next(begun)
     state = json.loads(begun.get_state())
@@ -305,7 +302,7 @@ def test_restoring_reads_nothing_that_it_will_not_use(
     noted = tmp_path / "resumed"
     noted.touch()
     source = Source(noted)
-    with load(*PIPELINES[name], source=source, sampler=sampler, worker_count=workers) as loader:
+    with shuffled(*PIPELINES[name], source=source, sampler=sampler, worker_count=workers) as loader:
         resumed = iter(loader)
         resumed.set_state(begun.get_state())
         assert noted.read_text() == ""
@@ -338,8 +335,8 @@ def test_any_records_are_the_same_from_workers(name: str, batched: bool) -> None
     source = SOURCES[name]
     operations = [Batch(3, batch_fn=list if name == "objects" else None)] if batched else []
     sampler = IndexSampler(len(source), num_epochs=1)
-    here = list(load(*operations, source=source, sampler=sampler))
-    with load(*operations, source=source, sampler=sampler, worker_count=1) as loader:
+    here = list(shuffled(*operations, source=source, sampler=sampler))
+    with shuffled(*operations, source=source, sampler=sampler, worker_count=1) as loader:
         there = list(loader)
     assert _described(there) == _described(here)
 

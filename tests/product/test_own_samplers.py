@@ -8,14 +8,10 @@ import numpy as np
 import pytest
 
 import grain_jax as grain
-from tests.product.pieces import Odd, plain_list
+from tests.product.pieces import Odd, load, plain_list
 
 Batch = grain.transforms.Batch
 pytestmark = pytest.mark.usefixtures("no_process_left")
-
-
-def load(*operations: Any, source: Any = range(12), **settings: Any) -> grain.DataLoader:
-    return grain.DataLoader(data_source=source, operations=operations, **settings)
 
 
 class Draw(grain.transforms.RandomMap):
