@@ -32,7 +32,7 @@ PUBLIC = {
         Record RecordMetadata SEED Sampler SequentialSampler ShardByJaxProcess ShardOptions
         Transformation Transformations experimental load""",
     "grain_jax.samplers": "IndexSampler Sampler SequentialSampler",
-    "grain_jax.sharding": "NoSharding ShardByJaxProcess ShardOptions",
+    "grain_jax.sharding": "NoSharding ShardByJaxProcess ShardBySharding ShardOptions",
     "grain_jax.sources": """
         ArrayRecordDataSource RandomAccessDataSource RangeDataSource SharedMemoryDataSource""",
     "grain_jax.transforms": """
@@ -45,6 +45,7 @@ NOT_IN_GRAIN = {
     "grain_jax": {"errors", "prefetch_to_device"},
     "grain_jax.errors": set(PUBLIC["grain_jax.errors"].split()),
     "grain_jax.python": {"FlatMapTransform"},
+    "grain_jax.sharding": {"ShardBySharding"},
     "grain_jax.transforms": {"FlatMap"},
 }
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
-from grain_jax._values.errors import InvalidValueError
+from grain_jax._values.errors import InvalidTypeError, InvalidValueError
 from grain_jax._values.options import check_count
+from grain_jax._values.row_shards import Interval, row_shards
 
-__all__ = ["NoSharding", "ShardByJaxProcess", "ShardOptions", "even_split"]
+__all__ = ["NoSharding", "ShardByJaxProcess", "ShardBySharding", "ShardOptions", "even_split"]
 
 _OWN_INDEX = "Every process gives its own index, counted from 0, and the same count."
 
@@ -73,6 +75,65 @@ class ShardByJaxProcess(ShardOptions):
         import jax  # here, since data pipelines without it must not pay for the import
 
         super().__init__(jax.process_index(), jax.process_count(), drop_remainder)
+
+
+class ShardBySharding(ShardOptions):
+    """The shard of this process, from the sharding that the global batch will have.
+
+    Processes whose devices hold the same rows of the batch load the same shard: those that a model
+    or sequence axis of the mesh spans. A process whose devices hold several blocks of rows loads
+    all of them as one shard. Each process gives its loader `global_batch // shard_count` rows.
+
+    In a program of several processes call `jax.distributed.initialize()` before.
+
+    Example:
+      >>> import jax
+      >>> mesh = jax.make_mesh((2, 2), ("data", "model"))
+      >>> sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
+      >>> ShardBySharding(sharding)
+      ShardBySharding(shard_index=0, shard_count=1, drop_remainder=False)
+
+    Args:
+      sharding: a `jax.sharding.Sharding`, on all devices of the mesh, those of other processes
+        included.
+      axis: the axis of the batch's arrays along which its rows lie.
+      drop_remainder: as in `ShardOptions`.
+
+    Raises:
+      InvalidTypeError: if this is no sharding.
+      InvalidValueError: if this process holds nothing of the batch, or if no shards of equal size
+        give each process its rows; names the processes and their rows.
+    """
+
+    def __init__(self, sharding: Any, *, axis: int = 0, drop_remainder: bool = False) -> None:
+        import jax  # here, since data pipelines without it must not pay for the import
+
+        axis = check_count("axis", axis, minimum=0, hint="Axes are counted from 0.")
+        rows = _rows_of_devices(sharding, axis)
+        shards = row_shards(rows, {device: device.process_index for device in rows})
+        process = jax.process_index()
+        if process not in shards:
+            raise InvalidValueError(
+                f"process {process} of {jax.process_count()} has no device of the sharding"
+                f" {sharding}, so that it holds no row of the batch. Load data on the processes"
+                f" that do ({len(shards)}, among them process {min(shards)}), or use a mesh over"
+                " jax.devices()."
+            )
+        super().__init__(*shards[process], drop_remainder)
+
+
+def _rows_of_devices(sharding: Any, axis: int) -> dict[Any, Interval]:
+    """The rows of each device, in the smallest batch that any sharding over these devices cuts."""
+    if not hasattr(sharding, "devices_indices_map") or not hasattr(sharding, "device_set"):
+        raise InvalidTypeError(
+            f"sharding must be a jax.sharding.Sharding, got {sharding!r} of type"
+            f" {type(sharding).__name__}. Write jax.sharding.NamedSharding(mesh, spec)."
+        )
+    devices = len(sharding.device_set)
+    # Every number of parts divides the number of devices, so this shape can be cut.
+    rank = max(axis + 1, len(getattr(sharding, "spec", ())))
+    indices = sharding.devices_indices_map((devices,) * rank)
+    return {d: index[axis].indices(devices)[:2] for d, index in indices.items()}
 
 
 def even_split(num_examples: int, options: ShardOptions) -> tuple[int, int]:
