@@ -7,10 +7,11 @@ starts the next: trainer, zygote (one per trainer), helper (one per pool), worke
     pool.py      what the trainer holds: `Pool`, waiting, the life of the processes
     ledger.py    tasks and attempts: sent, answered, lost with a worker, sent again
     bundle.py    the outputs of one task
-    slots.py     which slots are free, lent, retired; the byte budget
+    slots.py     which slots are free, which lent; the byte budget
     launch.py    start and share the zygote, the environment of workers, `keep_alive`, `supported`
     helper.py    the zygote and the helper: start workers, report deaths, end with the trainer
     worker.py    one worker: take a task, run it, answer
+    orphans.py   workers whose helper is gone, until they are gone, too
     table.py     what each worker is doing, readable after its death
     arena.py     memory files, slots in them, arrays on slots, `is_slot_memory`
     wire.py      tasks and outputs as bytes: arrays by offset, the script's classes by name

@@ -16,12 +16,14 @@ from typing import Any
 from grain_jax._execution.engine import channel, faults, table, wire
 from grain_jax._execution.engine.arena import Arena
 from grain_jax._execution.engine.bundle import Bundle
+from grain_jax._execution.engine.orphans import Orphans
 from grain_jax._execution.engine.slots import Slots
 from grain_jax._values.errors import InvalidValueError, WorkerError
 
 __all__ = ["Ledger"]
 
 _INLINE = 4096  # bytes; a longer task is written to its slot
+_WITH_HELPER = "the last together with the process that starts the workers"
 
 
 class _Task:
@@ -68,7 +70,9 @@ class Ledger:
         self._waiting: deque[_Task] = deque()  # could not be sent yet
         self._limbo: set[int] = set()  # attempts that a worker may have taken to its grave
         self._latest: dict[int, int] = {}  # row -> last attempt that its worker reported
-        self._lost_starts = 0
+        self._lost_starts: dict[int, int] = {}  # row -> deaths in a row, all while loading
+        self._lost_helpers = 0  # since any worker has reported
+        self._orphans: list[Orphans] = []
 
     def connect(self, tasks: socket.socket, results: socket.socket, first_row: int) -> None:
         """Names the sockets to the workers, and the first of their rows in the table."""
@@ -115,6 +119,7 @@ class Ledger:
     def forget(self) -> None:
         """Forgets all tasks; their slots come back when their attempts have reported."""
         self._table.generation += 1
+        self._limbo.update(self._flying)  # an exception may have torn us from a report
         self._open.clear()
         self._answers.clear()
         self._waiting.clear()
@@ -139,17 +144,18 @@ class Ledger:
         attempt = next(self._attempts)
         in_slot = len(task.body) if len(task.body) > _INLINE else 0
         head = wire.TASK.pack(self._table.generation, attempt, slot, in_slot)
+        # First, since an interrupt may come between sending and the next line.
+        self._flying[attempt] = (task, slot)
         try:
             if in_slot:
                 self._arena.write(slot, task.body)
             self.tasks.send(head if in_slot else head + task.body)
-        except (BlockingIOError, ConnectionError):
+        except OSError as error:
+            del self._flying[attempt]
             self._slots.release(slot)
-            return False
-        except BaseException:
-            self._slots.release(slot)
+            if isinstance(error, (BlockingIOError, ConnectionError)):
+                return False
             raise
-        self._flying[attempt] = (task, slot)
         return True
 
     # Receiving.
@@ -162,6 +168,9 @@ class Ledger:
             self._take(message)
         if any_came:
             self.last_report = time.monotonic()
+            self._lost_helpers = 0
+        if self._orphans:
+            self._orphans = [one for one in self._orphans if not self._inherit(one)]
         return any_came
 
     def _take(self, message: bytes) -> None:
@@ -172,6 +181,7 @@ class Ledger:
             self.broken = faults.unpack_exception(error, f"{worker}, as it loaded the pipeline")
             return
         self._latest[row] = attempt
+        self._lost_starts.pop(row, None)
         if self._limbo:
             self._settle_limbo()
         flight = self._flying.pop(attempt, None)
@@ -186,14 +196,17 @@ class Ledger:
         if not self._is_open(task) or status == wire.SKIPPED:
             self._slots.release(slot)
             return
-        del self._open[task.ticket]
         if status == wire.FAILED:
             if length:  # too long for a message
                 error = self._arena.memory(slot, end)[offset : offset + length].tobytes()
             self._slots.release(slot)
-            self._answers[task.ticket] = faults.unpack_exception(error, worker)
+            self._answer(task, faults.unpack_exception(error, worker))
         else:
-            self._answers[task.ticket] = self._bundle((slot, offset, length, end))
+            self._answer(task, self._bundle((slot, offset, length, end)))
+
+    def _answer(self, task: _Task, answer: Bundle | BaseException) -> None:
+        self._answers[task.ticket] = answer
+        del self._open[task.ticket]
 
     def _bundle(self, place: tuple[int, int, int, int]) -> Bundle | BaseException:
         slot, _, _, end = place
@@ -225,8 +238,8 @@ class Ledger:
         self.last_report = time.monotonic()
         worker = f"worker {number} (pid {pid})"
         if state == table.STARTING:
-            self._lost_starts += 1
-            if self._lost_starts > self._restarts:
+            self._lost_starts[row] = self._lost_starts.get(row, 0) + 1
+            if self._lost_starts[row] > self._restarts:
                 self.broken = WorkerError(
                     f"workers die as they load the pipeline; the last was {worker}, with "
                     f"{faults.death(exit_code)}"
@@ -242,18 +255,23 @@ class Ledger:
         task, slot = self._flying.pop(attempt)
         self._limbo.discard(attempt)
         self._slots.release(slot)  # its worker is reaped: nobody writes there any more
-        if not self._is_open(task):
-            return
+        if self._is_open(task) and self._may_try_again(
+            task, f"the last was {worker}, with {faults.death(exit_code)}"
+        ):
+            self._waiting.appendleft(task)
+
+    def _may_try_again(self, task: _Task, how: str) -> bool:
         task.deaths += 1
         if task.deaths <= self._restarts:
-            self._waiting.appendleft(task)
-            return
-        del self._open[task.ticket]
-        times = "once" if task.deaths == 1 else f"{task.deaths} times"
-        self._answers[task.ticket] = WorkerError(
-            f"a worker process died {times} at {task.label or 'the same task'}; the last was "
-            f"{worker}, with {faults.death(exit_code)}"
+            return True
+        self._answer(
+            task,
+            WorkerError(
+                f"a worker process died {_times(task.deaths)} at "
+                f"{task.label or 'the same task'}; {how}"
+            ),
         )
+        return False
 
     def _repeat_what_may_be_lost(self) -> None:
         # It died between taking a task and saying so, or while it had none. What no other worker is
@@ -275,19 +293,61 @@ class Ledger:
             self._limbo.discard(attempt)
             self._slots.release(self._flying.pop(attempt)[1])
 
-    def abandon(self) -> None:
-        """Takes note that all workers die unseen: their slots are never used again."""
+    def abandon(self, dead: bool) -> bool:
+        """Takes note that all workers end unseen; whether others make sense.
+
+        Args:
+          dead: whether their helper has died by itself.
+        """
         self.drain()
+        rows = range(self._first_row, self._first_row + self._workers)
+        cells = [self._table.read(row) for row in rows]
+        running = {attempt for state, attempt, _, _ in cells if state == table.RUNNING}
+        self._lost_helpers += dead
         again = {task.ticket: task for task in self._waiting}
-        for task, slot in self._flying.values():
-            self._slots.retire(slot)
-            if self._is_open(task):
+        for attempt, (task, _) in self._flying.items():
+            if not self._is_open(task):
+                continue
+            if not dead or attempt not in running or self._may_try_again(task, _WITH_HELPER):
                 again[task.ticket] = task
+            else:
+                self._lost_helpers = 0  # now it is known who is to blame
+        # They may still write where they are at work.
+        slots = [slot for _, slot in self._flying.values()]
+        self._orphans.append(Orphans(rows, slots, lambda row: self._table.read(row)[3]))
         self._flying.clear()
         self._limbo.clear()
+        self._latest.clear()
         self._waiting = deque(again[ticket] for ticket in sorted(again))
-        for row in range(self._first_row, self._first_row + self._workers):
+        if self._lost_helpers > self._restarts:
+            self.broken = WorkerError(
+                f"the process that starts the workers has died {_times(self._lost_helpers)} "
+                "without a result in between; out of memory?"
+            )
+        return self.broken is None
+
+    def free_row(self) -> int | None:
+        """Returns the first row for other workers, once those before them are gone."""
+        first = self._workers - self._first_row
+        for one in [one for one in self._orphans if one.rows.start == first]:
+            if not one.wait(2.0):
+                self.broken = WorkerError(
+                    "worker processes go on though the process that started them has died"
+                )
+                return None
+            self._inherit(one)
+            self._orphans.remove(one)
+        return first
+
+    def _inherit(self, orphans: Orphans) -> bool:
+        # Nobody writes to their slots and rows any more.
+        if not orphans.gone():
+            return False
+        for row in orphans.rows:
             self._table.clear(row)
+        while orphans.slots:
+            self._slots.release(orphans.slots.pop())
+        return True
 
     def activity(self) -> str:
         """Returns what each worker is doing, in words."""
@@ -300,3 +360,7 @@ class Ledger:
             elif state == table.STARTING:
                 busy.append(f"worker {number}: loading the pipeline")
         return "; ".join(busy) or "nothing"
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"

@@ -82,9 +82,9 @@ class Pool:
         self._owner = os.getpid()
         self._lock = threading.RLock()
         self._condition = threading.Condition(self._lock)  # somebody has polled
-        self._polling = False
+        self._poller = 0.0  # until when somebody polls, in monotonic seconds
+        self._torn = False
         self._ready = False
-        self._helper_deaths = 0
         self._sockets: list[socket.socket] = []
         with contextlib.ExitStack() as undo, contextlib.ExitStack() as early:
             if self.mode != "fresh":
@@ -177,7 +177,7 @@ class Pool:
         while True:
             with self._lock:
                 self._check_open()
-                if not self._polling and not self._ledger.answered(ticket):
+                if not self._is_polled and not self._ledger.answered(ticket):
                     self._pump()
                 bundle = self._ledger.collect(ticket)
                 if bundle is not None or not block:
@@ -203,7 +203,7 @@ class Pool:
             with contextlib.suppress(OSError):
                 self._ledger.results.shutdown(socket.SHUT_RDWR)  # wakes a thread that polls
             self._helper.stop(self._ready)
-            self._condition.wait_for(lambda: not self._polling, timeout=2)
+            self._condition.wait_for(lambda: not self._is_polled, timeout=2)
             self._close_sockets()
             os.close(self._parcel)
             self._ledger.forget()
@@ -237,6 +237,11 @@ class Pool:
                 "long."
             )
 
+    @property
+    def _is_polled(self) -> bool:
+        # The poller itself clears this; were it interrupted as it does so, time does.
+        return self._poller > time.monotonic()
+
     def _wait(self) -> None:
         # One thread polls and takes what arrives; others wait for it.
         mine = False
@@ -244,10 +249,11 @@ class Pool:
             with self._lock:
                 if self._closed:
                     return
-                if self._polling:
+                if self._is_polled:
                     self._condition.wait(_LOOK)
                     return
-                self._polling = mine = True
+                mine = True
+                self._poller = time.monotonic() + 2 * _LOOK
                 poll = select.poll()
                 poll.register(self._ledger.results, select.POLLIN)
                 poll.register(self._helper.control, select.POLLIN)
@@ -260,13 +266,18 @@ class Pool:
         finally:
             if mine:
                 with self._lock:
-                    self._polling = False
+                    self._poller = 0.0
                     self._condition.notify_all()
 
     def _patience(self) -> float:
         return _LOOK if self._stall_timeout is None else min(_LOOK, self._stall_timeout)
 
     def _pump(self) -> None:
+        if self._torn:
+            # An interrupt has come between reading a message and acting on it. Nobody knows what is
+            # lost: begin again, with other workers.
+            self._replace_helper(dead=False)
+        self._torn = True
         if not self._ledger.drain():  # only then is there time to hear of deaths
             while (message := self._helper.read()) is not None:
                 if not message:
@@ -274,6 +285,7 @@ class Pool:
                     break
                 self._hear(message)
         self._ledger.flush()
+        self._torn = False
 
     def _hear(self, message: tuple[Any, ...]) -> None:
         what, *rest = message
@@ -294,18 +306,17 @@ class Pool:
             self._helper.start_worker(rest[0])
 
     def _lose_helper(self) -> None:
-        # Its workers die with it, but nobody says when.
-        if self._ledger.broken is not None:
-            return
-        self._helper_deaths += 1
-        self._ledger.abandon()
-        if self._helper_deaths > 1:
-            self._ledger.broken = WorkerError(
-                "the process that starts the workers has died twice; out of memory?"
-            )
-            return
+        if not self._closed and self._ledger.broken is None:
+            self._replace_helper(dead=True)
+
+    def _replace_helper(self, dead: bool) -> None:
+        # Its workers end with it, but nobody says when: others get other rows and slots.
+        self._torn = True
+        again = self._ledger.abandon(dead)
         self._helper.stop(ready=False)
-        self._connect(first_row=self._workers)
+        if again and (row := self._ledger.free_row()) is not None:
+            self._connect(row)
+        self._torn = False
 
     def _forget(self) -> None:
         # In a forked child: close its copies of the sockets, so that their ends are seen.

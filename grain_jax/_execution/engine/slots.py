@@ -80,10 +80,6 @@ class Slots:
             self.suspects.discard(slot)
         self._free.append(slot)
 
-    def retire(self, slot: int) -> None:
-        """Notes that a slot must not be used again: a process not reaped may write to it."""
-        self._resident -= self._bytes.pop(slot, 0)
-
     def collect(self) -> None:
         """Takes back slots whose memory is gone."""
         while self._returned:

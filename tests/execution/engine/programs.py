@@ -90,6 +90,12 @@ def die(inputs: Any, allocate: Any, how: int = signal.SIGKILL) -> Any:
     time.sleep(60)
 
 
+def kill_parent(inputs: Any, allocate: Any) -> Any:
+    """Kills the process that started its own, which takes this one with it."""
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(60)
+
+
 def leave(inputs: Any, allocate: Any, code: int) -> Any:
     """Ends its process with an exit code."""
     os._exit(code)

@@ -105,18 +105,41 @@ def test_an_idle_worker_killed_is_replaced() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_dead_helper_is_replaced_once(mode: str) -> None:
-    pool = Pool(programs.Call(), workers=2, mode=mode)
+def test_a_dead_helper_is_replaced_again_and_again(mode: str) -> None:
+    pool = Pool(programs.Call(), workers=2, mode=mode, max_worker_restarts=1)
     held = [ask(pool, programs.fill, value).load()[0] for value in range(5)]
-    for value in (5, 6):
+    for value in range(5, 9):
         ticket = pool.submit(0, (programs.fill, value, 8, 0.2))
         os.kill(pool._helper.pid, signal.SIGKILL)
-        if value == 5:
-            held.append(pool.result(ticket).load()[0])  # type: ignore[union-attr]
-        else:
-            with pytest.raises(WorkerError, match="died twice"):
-                pool.result(ticket)
+        held.append(pool.result(ticket).load()[0])  # type: ignore[union-attr]
     assert all((array == value).all() for value, array in enumerate(held))
+    ask(pool, programs.fill, 0)
+    assert not pool._ledger._orphans
+    assert pool._ledger._slots._fresh < 20
+    pool.close()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_task_that_always_kills_the_helper_is_an_error(mode: str) -> None:
+    pool = Pool(programs.Call(), workers=2, mode=mode, max_worker_restarts=1)
+    ticket = pool.submit(0, (programs.kill_parent,), label="positions 8..15")
+    with pytest.raises(WorkerError, match=r"2 times at positions 8\.\.15.*starts the workers"):
+        pool.result(ticket)
+    assert (ask(pool, programs.fill, 9).load()[0] == 9).all()
+    pool.close()
+
+
+def test_helpers_that_die_before_any_result_are_an_error() -> None:
+    pool = Pool(programs.Call(), workers=1, max_worker_restarts=2)
+    ticket = pool.submit(0, (programs.fill, 1, 8, 100))
+    ticket_of_no_worker = pool.submit(0, (programs.fill, 2))
+    for _ in range(3):
+        while not pool._helper.pid:
+            assert pool.result(ticket, block=False) is None
+        os.kill(pool._helper.pid, signal.SIGKILL)
+        pool._helper.pid = 0
+    with pytest.raises(WorkerError, match="has died 3 times without a result in between"):
+        pool.result(ticket_of_no_worker)
     pool.close()
 
 
