@@ -189,7 +189,10 @@ class FlatMapStep:
                         outputs.append(number)
         except BaseException as error:
             faults.reraise(error, self.title, block.where(row))
-        return dataclasses.replace(block.take(keep), data=data, outputs=outputs)
+        made = dataclasses.replace(block.take(keep), data=data, outputs=outputs)
+        if block.rngs is not None:
+            made.rngs = _branched(block.rngs, keep, outputs)
+        return made
 
     def _results(self, element: Any) -> list[Any]:
         given = self.function(element)
@@ -210,6 +213,17 @@ class FlatMapStep:
                 "max_fan_out or return fewer."
             )
         return found
+
+
+def _branched(
+    rngs: Sequence[np.random.Generator | None], rows: Sequence[int], outputs: Sequence[int]
+) -> list[np.random.Generator | None]:
+    """Gives every output of a flat-map a generator of its own: one may be used without another."""
+    found: list[np.random.Generator | None] = []
+    for row, group in itertools.groupby(zip(rows, outputs, strict=True), key=lambda pair: pair[0]):
+        numbers, rng = [output for _, output in group], rngs[row]
+        found += [None] * len(numbers) if rng is None else randomness.branches(rng, numbers)
+    return found
 
 
 @dataclasses.dataclass

@@ -9,11 +9,12 @@ bits, of a third flat-map inside two others, goes on in the word before.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-__all__ = ["Rekeyed", "counter_of", "generator"]
+__all__ = ["Rekeyed", "branches", "counter_of", "generator"]
 
 _MASK = 2**64 - 1
 
@@ -36,6 +37,15 @@ def counter_of(output: int, step: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
     """Returns where the draws of a flat-map's output at a step begin."""
     words = [0, output >> 64 & _MASK, output & _MASK, step & _MASK]
     return np.array(words, np.uint64)
+
+
+def branches(rng: np.random.Generator, outputs: Sequence[int]) -> list[np.random.Generator]:
+    """Returns a generator for each output of a flat-map, keyed by what `rng` draws next."""
+    key = rng.integers(0, 2**64, 2, np.uint64)
+    return [
+        np.random.Generator(np.random.Philox(counter=counter_of(output, 0), key=key))
+        for output in outputs
+    ]
 
 
 class Rekeyed:

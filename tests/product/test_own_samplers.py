@@ -119,6 +119,26 @@ def test_a_sampler_without_generators_needs_no_random_step() -> None:
         load(Draw(), source=range(3), sampler=Bare())
 
 
+class Five(grain.transforms.FlatMap):
+    max_fan_out = 5
+
+    def flat_map(self, element: Any) -> list[Any]:
+        return [element] * 5
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_outputs_of_one_record_in_several_batches_draw_by_themselves(workers: int) -> None:
+    operations = [Five(), Batch(2), Draw()]
+    here = list(load(*operations, source=range(6), sampler=Backwards(6)))
+    assert len(set(here)) == len(here) == 15
+    with load(*operations, source=range(6), sampler=Backwards(6), worker_count=workers) as loader:
+        assert list(loader) == here
+        begun, resumed = iter(loader), iter(loader)
+        assert next(begun) == here[0]
+        resumed.set_state(begun.get_state())
+        assert list(resumed) == here[1:]
+
+
 def test_no_length_where_the_sampler_has_none() -> None:
     with pytest.raises(TypeError, match=r"sampler has no __len__"):
         len(load(sampler=Unbounded(12)))
