@@ -159,8 +159,9 @@ class AheadIterator(StatefulCheckpointable, Generic[T]):
         """Called in the user's thread with each element before it is returned."""
         return element
 
-    def _deliver_end(self) -> None:
-        """Called in the user's thread at the end, before `StopIteration`."""
+    def _deliver_end(self) -> Any:
+        """Called in the user's thread at the end; may return one more element to deliver."""
+        return None
 
     def _deliver_error(self, error: BaseException) -> None:
         """Called in the user's thread with an error of the source before it is raised."""
@@ -199,20 +200,42 @@ class AheadIterator(StatefulCheckpointable, Generic[T]):
             return delivered  # type: ignore[no-any-return]
 
     def _take(self) -> tuple[T, Any]:
+        try:
+            return self._received()
+        except StopIteration:
+            more = self._deliver_end()
+            if more is not None:
+                return more, self._lent.state()
+            self._exhausted = True
+            raise
+        except BaseException as error:
+            if self._run is None:
+                self._deliver_error(error)
+            raise
+
+    def _received(self) -> tuple[T, Any]:
         run = self._running()
         try:
             return run.get()
         except StopIteration:
-            self._deliver_end()
-            self._exhausted = True
             raise
-        except BaseException as error:
+        except BaseException:
             # An interrupted wait leaves the run as it is; an error of the source has ended it.
             if run.ended:
                 self._run = None
                 self._rewind = True
-                self._deliver_error(error)
             raise
+
+    def _peek(self) -> T:
+        """Returns the next element, which stays the next; an error or the end stay so, too."""
+        refuse_lent(self, self._owner)
+        with self._lock:
+            self._check()
+            if self._pending is None:
+                if self._exhausted:
+                    raise StopIteration
+                self._pending = self._received()
+            return self._pending[0]
 
     def _running(self) -> RunAhead[tuple[T, Any]]:
         if self._run is None:

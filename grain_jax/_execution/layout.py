@@ -16,6 +16,9 @@ from grain_jax._execution.items import Cursor
 
 __all__ = ["Layout", "Position"]
 
+# More elements than any run comes to see.
+_ENDLESS = 1 << 50
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Position:
@@ -97,9 +100,10 @@ class Layout:
         return sum(units) if len(units) == len(lanes) else None
 
     def batch_rows(self, plan: Plan, base: int) -> tuple[int, int | None] | None:
-        """Returns rows of a full batch and of the last, smaller one, where they are known.
+        """Returns rows of a full batch and of the last one here, where they are known.
 
-        The second is None where no smaller one comes.
+        The second is None where every batch is full on every shard. Otherwise the last is short on
+        some, and this shard may have all rows of it, or none.
         """
         segments = plan.segments()
         last = plan.steps[-1] if plan.steps else None
@@ -108,7 +112,26 @@ class Layout:
         if len(segments) != 1 or len(segments[0].batches) != 1:
             return None
         lane = self.lane(0, base, segments[0])
-        return lane.unit, lane.rest or None
+        # The first shard has most of the rest.
+        first = dataclasses.replace(self, shard=(0, self.shard[1])).lane(0, base, segments[0])
+        return lane.unit, lane.rest if first.rest else None
+
+    def outlook(self, position: Position, segments: list[Segment]) -> tuple[bool, int] | None:
+        """Returns what is known of the elements around a position, in a stream of known counts.
+
+        Returns:
+          Whether the element before it is one that not all shards have in full, and how many follow
+          that all of them have; None where that is not known.
+        """
+        cursor = position.cursors[0]
+        counted = all(segment.counted and not segment.local for segment in segments)
+        if self.lanes > 1 or not counted or len(segments) != 1 or cursor is None:
+            return None
+        lane = self.lane(0, position.base, segments[0])
+        if lane.full is None:
+            return False, _ENDLESS
+        done = -(-(int(cursor[0]) - lane.before) // lane.unit)
+        return done > lane.full, max(0, lane.full - done)
 
     def ended(self, segments: list[Segment], position: Position) -> Position:
         """Returns the position of an elastic stream that has ended.

@@ -69,8 +69,14 @@ class Pipeline:
         return not isinstance(self.plan.root, Upstream) and layout.is_elastic(self._dense)
 
     def batch_rows(self) -> tuple[int, int | None] | None:
-        """Returns rows of a full batch and of the last, smaller one (None without), where known."""
+        """Returns rows of a full batch and of the last one here; see `Layout.batch_rows`."""
         return self.layout.batch_rows(self.plan, self.position.base)
+
+    def outlook(self) -> tuple[bool, int] | None:
+        """Returns what is known of the last element and of those to come; see `Layout.outlook`."""
+        if isinstance(self.plan.root, Upstream) or self.position.sparse:
+            return None
+        return self.layout.outlook(self.position, self.segments)
 
     def go_to(self, position: Position, layout: Layout | None = None) -> None:
         """Moves to a position, of a stream dealt out as `layout` says; forgets what is under way.

@@ -80,8 +80,12 @@ class Positioned(
         raise NotImplementedError
 
     def _batch_rows(self) -> tuple[int, int | None] | None:
-        """Returns rows of a full batch and of the last, smaller one (None without), where known."""
+        """Returns rows of a full batch and of the last one here; see `Layout.batch_rows`."""
         return self._pipeline.batch_rows()
+
+    def _outlook(self) -> tuple[bool, int] | None:
+        """Returns what is known of the last element and of those to come; see `Layout.outlook`."""
+        return self._pipeline.outlook()
 
     def _lend(self, owner: lending.Owner) -> lending.Lent:
         lending.refuse_lent(self, self._owner)

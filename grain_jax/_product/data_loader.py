@@ -173,7 +173,7 @@ class DataLoader(closing.Closing):
         )
 
     def _batch_rows(self) -> tuple[int, int | None] | None:
-        """Returns rows of a full batch and of the last, smaller one (None without), where known."""
+        """Returns rows of a full batch and of the last one here; see `Layout.batch_rows`."""
         return None if self._stages else self._layout.batch_rows(self._plan, self._layout.start)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,9 +9,9 @@ import jax
 import numpy as np
 
 from grain_jax._execution.ahead_iterator import AheadIterator, known_length
-from grain_jax._product.agreement import Facts, agree
 from grain_jax._product.leaves import detach
-from grain_jax._product.placer import Placer
+from grain_jax._product.lockstep import STOP, Lockstep
+from grain_jax._product.placer import Placed, Placer
 from grain_jax._product.remainder import Rows, with_rows, without_rows
 from grain_jax._values.errors import InvalidTypeError, InvalidValueError
 
@@ -26,6 +25,7 @@ def prefetch_to_device(
     buffer_size: int = 2,
     remainder: str = "error",
     mask_key: str = "mask",
+    axis: int = 0,
     close_source: bool = False,
 ) -> DeviceIterator:
     """Iterates over a source once, with the arrays of each batch on devices ahead of their use.
@@ -34,6 +34,11 @@ def prefetch_to_device(
     the rows of all processes together. Leaves without axes are replicated, and must be equal on all
     processes. What JAX cannot hold (text, bytes, objects, times) stays on the host. With 64-bit
     types off, integers arrive with 32 bits, and one that does not fit is an error.
+
+    Where a sharding spans several processes, all of them iterate, and all get the same number of
+    batches: before one is handed out, all know that all have one. Streams of known length need two
+    or three messages for it, others one for every few batches, through the coordination service of
+    `jax.distributed`.
 
     Reading starts at the first `next` or at `start_prefetch`. If the source is an iterator, it
     belongs to the result from now on.
@@ -52,8 +57,12 @@ def prefetch_to_device(
       buffer_size: how many batches are on the devices beside the one in use.
       remainder: what becomes of a batch with another number of rows than the first: "error"
         refuses it (at once where the lengths are known), "drop" leaves it out, and "pad" fills it
-        up with zeros, and gives every batch a mask.
+        up with zeros, and gives every batch a mask. Where one process runs out of batches before
+        another: "error" refuses that, "drop" ends on all, and "pad" gives it batches of padding.
       mask_key: with "pad", the key of the mask: bool, shape (rows,), False where a row is padding.
+      axis: the axis of the rows, along which the batches of the processes are put together; along
+        every other axis each process gives the whole. 1 is for time before batch and for
+        microbatches; the mask then has axes 0 and 1.
       close_source: whether `close` closes the source too. What was made here, and a source that
         blocks the `close`, is closed in any case.
 
@@ -65,7 +74,7 @@ def prefetch_to_device(
         source,
         sharding,
         buffer_size=_check_size("buffer_size", buffer_size, 1),
-        rows=Rows(remainder, mask_key, _described_rows(source)),
+        rows=Rows(remainder, mask_key, _described_rows(source), _check_size("axis", axis, 0)),
         length=known_length(source),
         close_source=close_source,
     )
@@ -113,10 +122,13 @@ class DeviceIterator(AheadIterator[Any]):
         length: int | None,
         close_source: bool = False,
     ) -> None:
-        self._placer = Placer(sharding, rows)
+        self._placer = placer = Placer(sharding, rows)
         self._rows = rows
         self._length = rows.length(length)
-        super().__init__(source, self._placer, buffer_size, close_source=close_source)
+        self._lockstep = Lockstep(placer.devices, rows.rule) if placer.compares else None
+        self._spec: Any = None
+        super().__init__(source, placer, buffer_size, close_source=close_source)
+        placer.outlook = getattr(self._borrower.iterator, "_outlook", placer.outlook)
 
     def __len__(self) -> int:
         if self._length is None:
@@ -126,24 +138,48 @@ class DeviceIterator(AheadIterator[Any]):
             )
         return self._length
 
-    def _deliver(self, element: tuple[Any, Facts | None]) -> Any:
-        batch, facts = element
-        self._agree(facts)
-        return batch
+    @property
+    def element_spec(self) -> Any:
+        """The tree of a global batch: a `jax.ShapeDtypeStruct` with its sharding for each array.
 
-    def _deliver_end(self) -> None:
-        self._agree(None)
+        Arrays that stay on the host have none, and other leaves are their type. Before the first
+        batch this waits for it; it stays the next one.
+
+        Raises:
+          InvalidValueError: if the source has no batch.
+        """
+        if self._spec is None:
+            try:
+                batch = self._peek().batch
+            except StopIteration:
+                raise InvalidValueError(
+                    "there is no batch left to take the specs from: the source is empty here"
+                ) from None
+            self._spec = jax.tree_util.tree_map(_spec_of, batch)
+        return self._spec
+
+    def _deliver(self, element: Placed) -> Any:
+        lockstep = self._lockstep
+        # A batch of padding comes from where the others were met already.
+        if lockstep is not None and not element.is_padding:
+            ahead = self._placer.made - element.number
+            if lockstep.batch(element.facts, max(ahead, element.left)) == STOP:
+                self._exhausted = True
+                self._pending = None
+                raise StopIteration
+            if lockstep.others_ended:
+                lockstep.send(lambda: self._placer.skeleton(element))
+        return element.batch
+
+    def _deliver_end(self) -> Placed | None:
+        if self._lockstep is None or self._lockstep.end() == STOP:
+            return None
+        return self._placer.padding(self._lockstep.send(None))
 
     def _deliver_error(self, error: BaseException) -> None:
-        # The other processes are waiting to compare their first batch with the one that failed.
-        if self._placer.compares:
-            with contextlib.suppress(InvalidValueError):
-                agree(self._placer.devices, {"error": f"{type(error).__name__}: {error}"})
-
-    def _agree(self, facts: Facts | None) -> None:
-        if self._placer.compares:
-            agree(self._placer.devices, facts)
-            self._placer.compares = False
+        # The other processes may be waiting for the batch that failed.
+        if self._lockstep is not None:
+            self._lockstep.failed(error)
 
     # A short batch must be known for one after a restore too, where it may be the first to come.
 
@@ -154,8 +190,11 @@ class DeviceIterator(AheadIterator[Any]):
         return without_rows(state)[0]
 
     def _moved(self, state: Any) -> None:
+        self._rows.describe(_described_rows(self._borrower.iterator))
         if not self._rows.is_fixed:
             self._rows.full = without_rows(state)[1] or self._rows.full
+        if self._lockstep is not None:
+            self._lockstep.moved()
 
 
 class DeviceDataset:
@@ -184,6 +223,13 @@ class DeviceDataset:
 
 def _detach(element: Any) -> Any:
     return jax.tree_util.tree_map(detach, element)
+
+
+def _spec_of(leaf: Any) -> Any:
+    spec: Any = jax.ShapeDtypeStruct
+    if isinstance(leaf, jax.Array):
+        return spec(leaf.shape, leaf.dtype, sharding=leaf.sharding)
+    return spec(leaf.shape, leaf.dtype) if isinstance(leaf, np.ndarray) else type(leaf)
 
 
 def _check_size(name: str, size: Any, least: int) -> int:

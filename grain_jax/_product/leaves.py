@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -45,7 +46,9 @@ def as_array(leaf: Any, name: str) -> Array | jax.Array | None:
     return None
 
 
-def prepare(array: Array | jax.Array, name: str, rows: int | None = None) -> Array | jax.Array:
+def prepare(
+    array: Array | jax.Array, name: str, lead: Sequence[int] | None = None
+) -> Array | jax.Array:
     """The array that JAX may keep: of the dtype it will have, in memory nobody else writes.
 
     JAX keeps the buffer it is given, on CPU as the array itself and elsewhere until the transfer is
@@ -55,13 +58,13 @@ def prepare(array: Array | jax.Array, name: str, rows: int | None = None) -> Arr
     Args:
       array: the leaf.
       name: what to call it in errors.
-      rows: if not None, the length to which axis 0 is padded with zeros.
+      lead: if not None, the lengths to which the first axes are padded with zeros.
 
     Raises:
       InvalidValueError: if a 64-bit integer does not fit the 32 bits that JAX gives it.
     """
     if isinstance(array, jax.Array):
-        if rows is None:
+        if lead is None:
             return array
         if jnp.issubdtype(array.dtype, jax.dtypes.extended):
             raise InvalidTypeError(
@@ -72,14 +75,14 @@ def prepare(array: Array | jax.Array, name: str, rows: int | None = None) -> Arr
     dtype = jax.dtypes.canonicalize_dtype(array.dtype.newbyteorder("="))
     if dtype != array.dtype and array.dtype.kind in "iu":
         _check_range(array, dtype, name)
-    if rows is None and dtype == array.dtype and _is_safe(array):
+    if lead is None and dtype == array.dtype and _is_safe(array):
         return array
-    out = owned_empty(array.shape if rows is None else (rows, *array.shape[1:]), dtype)
-    if rows is None:
-        np.copyto(out, array, casting="unsafe")
-    else:
-        np.copyto(out[: len(array)], array, casting="unsafe")
-        out[len(array) :] = 0
+    lead = lead or ()
+    out = owned_empty((*lead, *array.shape[len(lead) :]), dtype)
+    inside: tuple[Any, ...] = (*map(slice, array.shape[: len(lead)]), ...)
+    np.copyto(out[inside], array, casting="unsafe")
+    for axis in range(len(lead)):
+        out[(slice(None),) * axis + (slice(array.shape[axis], None),)] = 0
     return out
 
 
@@ -94,17 +97,18 @@ def detach(leaf: Any) -> Any:
     return out
 
 
-def padded_host(leaf: Any, length: int, rows: int) -> Any:
-    """A leaf that stays on the host, with axis 0 padded from `length` to `rows`.
+def padded_host(leaf: Any, short: Sequence[int], lead: Sequence[int]) -> Any:
+    """A leaf that stays on the host, with its first axes padded from `short` to `lead`.
 
     The fill is what is empty in its dtype: `''`, `b''`, `None` for objects, the epoch for times.
     """
-    if not isinstance(leaf, np.ndarray) or leaf.ndim == 0 or len(leaf) != length:
+    axes = len(lead)
+    if not isinstance(leaf, np.ndarray) or leaf.shape[:axes] != tuple(short):
         return leaf
-    out = np.zeros((rows, *leaf.shape[1:]), leaf.dtype)
+    out = np.zeros((*lead, *leaf.shape[axes:]), leaf.dtype)
     if leaf.dtype.kind == "O":
-        out[length:] = None
-    out[:length] = leaf
+        out[...] = None
+    out[tuple(map(slice, short))] = leaf
     return out
 
 

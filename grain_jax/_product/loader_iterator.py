@@ -114,6 +114,9 @@ class DataLoaderIterator(Positioned[Any, bytes]):
     def _batch_rows(self) -> tuple[int, int | None] | None:
         return None if self._serial else super()._batch_rows()
 
+    def _outlook(self) -> tuple[bool, int] | None:
+        return None if self._serial else super()._outlook()
+
 
 class _Metadata:
     """Makes the metadata of a record on its way into an operation."""

@@ -105,23 +105,29 @@ class Layout:
             for axis in range(rank)
         ]
 
-    def global_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+    def global_shape(self, shape: tuple[int, ...], joined: int) -> tuple[int, ...]:
         """The shape over all processes of an array with this shape on each.
+
+        Args:
+          shape: of the array here.
+          joined: the axis along which each process has a part of its own; along every other one
+            each process has the whole.
 
         Raises:
           InvalidValueError: if the shape cannot be cut.
         """
-        for axis, (size, parts) in enumerate(zip(shape, self.local_parts, strict=True)):
-            if size % parts:
-                raise InvalidValueError(f"has shape {shape}, and {self.indivisible(size, axis)}")
+        for axis, size in enumerate(shape):
+            if size % self._cut(axis, joined):
+                why = self.indivisible(size, axis, joined)
+                raise InvalidValueError(f"has shape {shape}, and {why}")
         return tuple(
-            size * parts // local
-            for size, parts, local in zip(shape, self.parts, self.local_parts, strict=True)
+            size * self.parts[axis] // self.local_parts[axis] if axis == joined else size
+            for axis, size in enumerate(shape)
         )
 
-    def indivisible(self, size: int, axis: int) -> str:
+    def indivisible(self, size: int, axis: int, joined: int) -> str:
         """Why an axis of this size cannot be cut, and what can."""
-        parts = self.local_parts[axis]
+        parts = self._cut(axis, joined)
         by, fewer = "devices", "fewer devices"
         if isinstance(self._sharding, NamedSharding):
             names = self._sharding.spec[axis]
@@ -131,13 +137,17 @@ class Layout:
         here = "" if parts == self.parts[axis] else f", {self.parts[axis]} over all processes,"
         below = size // parts * parts
         works = f"{below} or {below + parts}" if below else f"{parts}"
-        what = "a batch size per process" if axis == 0 else f"an axis {axis}"
+        what = "a batch size per process" if axis == joined == 0 else f"an axis {axis}"
         fits = math.gcd(size, parts)
         return (
             f"axis {axis} is cut into {parts} parts{here} by the {by}:"
             f" {size} is not a multiple of {parts}. Use {what} of {works}, or {fewer}"
             f" ({fits} would work)"
         )
+
+    def _cut(self, axis: int, joined: int) -> int:
+        """Into how many parts this process's part of an axis is cut."""
+        return self.local_parts[axis] if axis == joined else self.parts[axis]
 
 
 @functools.lru_cache(maxsize=256)
@@ -155,12 +165,14 @@ def check_rows(sharding: Sharding, rows: int) -> None:
     rank = max(1, len(sharding.spec)) if isinstance(sharding, NamedSharding) else 1
     cut = layout(sharding, rank)
     if rows % cut.local_parts[0]:
-        raise InvalidValueError(f"every leaf has {rows} rows, and {cut.indivisible(rows, 0)}.")
+        raise InvalidValueError(f"every leaf has {rows} rows, and {cut.indivisible(rows, 0, 0)}.")
 
 
-def splits_rows(sharding: Sharding) -> bool:
-    """Whether the sharding names mesh axes for axis 0, be they of size 1."""
-    return isinstance(sharding, NamedSharding) and bool(sharding.spec) and bool(sharding.spec[0])
+def splits_rows(sharding: Sharding, axis: int) -> bool:
+    """Whether the sharding names mesh axes for this axis, be they of size 1."""
+    if not isinstance(sharding, NamedSharding) or len(sharding.spec) <= axis:
+        return False
+    return bool(sharding.spec[axis])
 
 
 @functools.lru_cache(maxsize=256)
@@ -174,20 +186,20 @@ def replicated(sharding: Sharding) -> Sharding:
 
 
 @functools.lru_cache(maxsize=256)
-def row_sharding(sharding: Sharding) -> Sharding:
-    """The sharding of a vector with one entry for each row of arrays with another sharding.
+def row_sharding(sharding: Sharding, axis: int) -> Sharding:
+    """The sharding of what has axes 0 to `axis` of arrays with another sharding.
 
     Raises:
       InvalidTypeError: if it cannot be told.
     """
     if isinstance(sharding, NamedSharding):
-        axes = spec(*sharding.spec[:1])
+        axes = spec(*sharding.spec[: axis + 1])
         return NamedSharding(sharding.mesh, axes, memory_kind=sharding.memory_kind)
     if isinstance(sharding, SingleDeviceSharding):
         return sharding
     raise InvalidTypeError(
-        f"{sharding} does not say how axis 0 is cut, so the mask of a padded batch has no sharding."
-        " Use a jax.sharding.NamedSharding."
+        f"{sharding} does not say how axis {axis} is cut, so the mask of a padded batch has no"
+        " sharding. Use a jax.sharding.NamedSharding."
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -10,6 +12,7 @@ import numpy as np
 from jax.sharding import Sharding
 
 from grain_jax._execution.ahead_iterator import SKIP
+from grain_jax._product import skeleton
 from grain_jax._product.agreement import Facts
 from grain_jax._product.leaves import Array, as_array, detach, padded_host, prepare
 from grain_jax._product.placement import (
@@ -20,12 +23,10 @@ from grain_jax._product.placement import (
     row_sharding,
     splits_rows,
 )
-from grain_jax._product.remainder import Rows
+from grain_jax._product.remainder import Rows, Shape
 from grain_jax._values.errors import InvalidValueError
 
-__all__ = ["Placer"]
-
-Shape = tuple[int, ...]
+__all__ = ["Placed", "Placer"]
 
 
 def _x64(enabled: bool) -> AbstractContextManager[Any]:
@@ -35,12 +36,40 @@ def _x64(enabled: bool) -> AbstractContextManager[Any]:
     return module.enable_x64(enabled)  # type: ignore[no-any-return]
 
 
+@dataclasses.dataclass(frozen=True)
+class Placed:
+    """A batch on its devices.
+
+    Attributes:
+      batch: the tree that users get.
+      facts: to compare over processes; None where nobody compares.
+      number: which of those that were placed.
+      left: how many full batches the source is known to have after it.
+      host: the leaves as they came, where a process without a batch may ask for those without rows.
+      is_padding: whether it was made for want of a batch.
+    """
+
+    batch: Any
+    facts: Facts | None = None
+    number: int = 0
+    left: int = 0
+    host: list[Any] | None = None
+    is_padding: bool = False
+
+
 class Placer:
-    """Turns batches into pairs of (batch of global arrays, facts to compare over processes).
+    """Puts batches on their devices.
 
     Args:
       sharding: as `prefetch_to_device` takes it.
       rows: the rule for batches with another number of rows.
+
+    Attributes:
+      outlook: called after each element of the source; says whether the step that it belongs to is
+        short on any process, and how many full ones follow; None if that is not known.
+      devices: all devices that batches go to, on every process.
+      compares: whether they belong to several processes.
+      made: how many batches were placed.
     """
 
     def __init__(self, sharding: Any, rows: Rows) -> None:
@@ -51,77 +80,122 @@ class Placer:
         self._placement = placement = Placement(sharding)
         self._mask_sharding = mask
         self._rows = rows
+        self.outlook: Callable[[], tuple[bool, int] | None] = lambda: None
         self._plan: _Plan | None = None
         config: Any = jax.config
         self._x64 = bool(config.jax_enable_x64)
         self.devices = placement.devices
         self.compares = not all(leaf.is_fully_addressable for leaf in placement.leaves)
-        if rows.full is not None and not placement.is_tree:
-            check_rows(placement.leaves[0], rows.full)
+        self.made = 0
+        if rows.described is not None and not placement.is_tree:
+            check_rows(placement.leaves[0], rows.described[0])
 
     def __call__(self, batch: Any) -> Any:
+        """Returns the `Placed` batch, or `SKIP`."""
+        uneven, left = self.outlook() or (False, 0)
         with _x64(self._x64):
-            return self._place(batch)
+            placed = self._place(batch, uneven, left)
+        self.made += placed is not SKIP
+        return placed
 
-    def _place(self, batch: Any) -> Any:
+    def skeleton(self, placed: Placed) -> dict[str, Any]:
+        """Returns what another process needs to make padding beside this batch, as JSON."""
+        plan, full = self._plan, self._rows.full
+        assert plan is not None
+        assert placed.host is not None
+        assert full is not None
+        lead = plan.lead([as_array(leaf, "") for leaf in placed.host], placed.host)
+        batch = jax.tree_util.tree_unflatten(plan.treedef, placed.host)
+        return {**skeleton.describe(batch, placed.host, lead), "full": list(full)}
+
+    def padding(self, bones: dict[str, Any]) -> Placed:
+        """Returns a batch of padding, made after the `skeleton` of another process.
+
+        Raises:
+          InvalidValueError: if this process has had no batch and cannot make one of this structure.
+        """
+        self._rows.full = self._rows.full or tuple(bones["full"])
+        leaves = skeleton.leaves_of(bones, len(self._rows.full))
+        if self._plan is not None:
+            batch = jax.tree_util.tree_unflatten(self._plan.treedef, leaves)
+        else:
+            batch = skeleton.tree_of(bones, leaves)
+        if batch is None:
+            raise InvalidValueError(
+                "this process has run out of batches before it had one, and so cannot make padding"
+                " of the same structure. Give each process a share with a batch in it, or make the"
+                " batch of dicts, lists and tuples."
+            )
+        with _x64(self._x64):
+            placed: Placed = self._place(batch, True, 0)
+        return dataclasses.replace(placed, is_padding=True)
+
+    def _place(self, batch: Any, uneven: bool, left: int) -> Any:
         plan = self._plan
         leaves, treedef = jax.tree_util.tree_flatten(batch)
         if plan is None or plan.treedef != treedef:
             if self._rows.rule == "pad":
                 self._rows.check_maskable(batch)
-            plan = self._plan = _Plan(batch, treedef, self._placement)
+            plan = self._plan = _Plan(batch, treedef, self._placement, self._rows.axis)
         arrays = [as_array(leaf, name) for leaf, name in zip(leaves, plan.names, strict=True)]
         row_leaves = plan.row_leaves(arrays)
-        verdict = self._rows.judge(row_leaves)
+        verdict = self._rows.judge(row_leaves, uneven)
         if verdict == "drop":
             return SKIP
-        rows = row_leaves[0][1][0] if row_leaves else 0
+        axes = self._rows.axis + 1
+        short = row_leaves[0][1][:axes] if row_leaves else ()
         full = self._rows.full if verdict == "pad" else None
-        placed = plan.put(leaves, arrays, rows, full)
-        result = jax.tree_util.tree_unflatten(treedef, placed)
+        result = jax.tree_util.tree_unflatten(treedef, plan.put(leaves, arrays, short, full))
         if self._rows.rule == "pad":
-            result[self._rows.mask_key] = self._mask(plan, arrays, rows)
-        return result, (plan.facts(arrays, self._rows) if self.compares else None)
+            result[self._rows.mask_key] = self._mask(plan, arrays, short)
+        if not self.compares:
+            return Placed(result)
+        host = leaves if self._rows.rule == "pad" else None
+        return Placed(result, plan.facts(arrays, self._rows), self.made + 1, left, host)
 
-    def _mask(self, plan: _Plan, arrays: list[Array | jax.Array | None], rows: int) -> jax.Array:
-        sharding = self._mask_sharding or row_sharding(plan.row_leaf_sharding(arrays))
+    def _mask(self, plan: _Plan, arrays: list[Array | jax.Array | None], short: Shape) -> jax.Array:
+        axis = self._rows.axis
+        sharding = self._mask_sharding or row_sharding(plan.row_leaf_sharding(arrays), axis)
         assert self._rows.full is not None
-        mask = np.arange(self._rows.full) < rows
+        mask = np.zeros(self._rows.full, bool)
+        mask[tuple(map(slice, short))] = True
         mask.flags.writeable = False
-        return _put([sharding], [mask], [layout(sharding, 1).global_shape(mask.shape)])[0]
+        shape = layout(sharding, mask.ndim).global_shape(mask.shape, axis)
+        return _put([sharding], [mask], [shape])[0]
 
 
 class _Plan:
     """What is the same for all batches of one structure."""
 
-    def __init__(self, batch: Any, treedef: Any, placement: Placement) -> None:
+    def __init__(self, batch: Any, treedef: Any, placement: Placement, axis: int) -> None:
         self.treedef = treedef
+        self._axis = axis
         with_paths, _ = jax.tree_util.tree_flatten_with_path(batch)
         self.names = ["batch" + jax.tree_util.keystr(path) for path, _ in with_paths]
         self._shardings = placement.broadcast(batch)
 
     def row_leaves(self, arrays: list[Array | jax.Array | None]) -> list[tuple[str, Shape]]:
         """Name and shape of the leaves with one row for each example."""
-        return [(self.names[i], arrays[i].shape) for i in self._row_indices(arrays)]  # type: ignore[union-attr]
+        return [(self.names[i], arrays[i].shape) for i in self.row_indices(arrays)]  # type: ignore[union-attr]
 
     def row_leaf_sharding(self, arrays: list[Array | jax.Array | None]) -> Sharding:
         """The sharding of the first such leaf."""
-        return self._shardings[self._row_indices(arrays)[0]]
+        return self._shardings[self.row_indices(arrays)[0]]
 
     def put(
         self,
         leaves: list[Any],
         arrays: list[Array | jax.Array | None],
-        rows: int,
-        full: int | None,
+        short: Shape,
+        full: Shape | None,
     ) -> list[Any]:
-        """The leaves, those that JAX can hold on their devices; padded to `full` rows if given."""
-        padded = set(self._row_indices(arrays)) if full is not None else ()
+        """The leaves, those that JAX can hold on their devices; padded to `full` if given."""
+        padded = set(self.row_indices(arrays)) if full is not None else ()
         placed: list[Any] = []
         where, shardings, shapes = [], [], []
         for i, array in enumerate(arrays):
             if array is None:
-                leaf = leaves[i] if full is None else padded_host(leaves[i], rows, full)
+                leaf = leaves[i] if full is None else padded_host(leaves[i], short, full)
                 placed.append(detach(leaf))
                 continue
             ready = prepare(array, self.names[i], full if i in padded else None)
@@ -140,22 +214,40 @@ class _Plan:
         """What the other processes should have alike."""
         held = [(n, a) for n, a in zip(self.names, arrays, strict=True) if a is not None]
         return {
-            "rows": rows.full,
-            "leaves": {n: [str(a.dtype), list(a.shape[1:]) if a.ndim else None] for n, a in held},
+            "rows": rows.full and rows.text(rows.full),
+            "leaves": {
+                n: [str(a.dtype), list(a.shape[self._axis + 1 :]) if a.ndim else None]
+                for n, a in held
+            },
             "scalars": {n: str(np.asarray(a)) for n, a in held if not a.ndim},
         }
 
-    def _row_indices(self, arrays: list[Array | jax.Array | None]) -> list[int]:
-        with_axes = [i for i, array in enumerate(arrays) if array is not None and array.ndim]
-        # Where some shardings name axis 0, the others are for leaves that have no rows.
-        named = [i for i in with_axes if splits_rows(self._shardings[i])]
-        return named or with_axes
+    def row_indices(self, arrays: list[Array | jax.Array | None]) -> list[int]:
+        """Which leaves have rows."""
+        axis = self._axis
+        with_axis = [i for i, array in enumerate(arrays) if array is not None and array.ndim > axis]
+        # Where some shardings name the axis, the others are for leaves that have no rows.
+        named = [i for i in with_axis if splits_rows(self._shardings[i], axis)]
+        return named or with_axis
+
+    def lead(self, arrays: list[Array | jax.Array | None], leaves: list[Any]) -> list[int | None]:
+        """How many leading axes of each leaf number its rows; None where it has no rows."""
+        axes = self._axis + 1
+        rows = self.row_indices(arrays)
+        short = leaves[rows[0]].shape[:axes]
+        # Text has rows, too, where JAX cannot see them.
+        return [
+            axes
+            if i in rows or (array is None and getattr(leaf, "shape", ())[:axes] == short)
+            else None
+            for i, (array, leaf) in enumerate(zip(arrays, leaves, strict=True))
+        ]
 
     def _global_shape(self, index: int, shape: Shape) -> Shape:
         if not shape:
             return ()
         try:
-            return layout(self._shardings[index], len(shape)).global_shape(shape)
+            return layout(self._shardings[index], len(shape)).global_shape(shape, self._axis)
         except InvalidValueError as error:
             raise InvalidValueError(f"{self.names[index]} {error}.") from None
 

@@ -12,24 +12,33 @@ __all__ = ["Rows", "with_rows", "without_rows"]
 
 _RULES = ("error", "drop", "pad")
 
+Shape = tuple[int, ...]
+
 
 class Rows:
     """How many rows a batch of this process has, and what becomes of one that has another number.
 
-    The number is that of the source's description if it has one, otherwise that of the first batch.
+    Rows are counted along the batch's axis, and along those before it, if any: `lead` is the shape
+    of these axes. The number is that of the source's description if it has one, otherwise that of
+    the first batch.
 
     Args:
       rule: "error", "drop" or "pad"; None takes every element as it is.
       mask_key: where the mask goes with "pad".
-      described: rows of a full batch, and of the last one if that is short or else None; None if
-        the source does not say.
+      described: rows of a full batch, and of the last one here if that is not full on every
+        process, 0 if it is missing here, or else None; None if the source does not say.
+      axis: the batch's axis.
 
     Raises:
       InvalidValueError: for another rule, and for "error" if it is known that the last is short.
     """
 
     def __init__(
-        self, rule: str | None, mask_key: str, described: tuple[int, int | None] | None
+        self,
+        rule: str | None,
+        mask_key: str,
+        described: tuple[int, int | None] | None,
+        axis: int = 0,
     ) -> None:
         if rule is not None and rule not in _RULES:
             raise InvalidValueError(
@@ -39,41 +48,47 @@ class Rows:
             raise InvalidTypeError(f"mask_key={mask_key!r} is no string, and it is a dict's key.")
         self.rule = rule
         self.mask_key = mask_key
-        self.described = described
-        self.full = described[0] if described is not None else None
-        if rule == "error" and self.last_is_short:
-            assert described is not None
+        self.axis = axis
+        self.full: Shape | None = None
+        self.described: tuple[int, int | None] | None = None
+        self.describe(described)
+        if rule == "error" and self.described is not None and self.described[1] is not None:
+            full, last = self.described
+            there = " here, and is not full on all processes," if last in (0, full) else ""
             raise InvalidValueError(
-                f"the last batch has {described[1]} rows in every leaf and the others have"
-                f" {described[0]}, so that its arrays would have another global shape."
-                f" {_WHAT_WORKS}"
+                f"the last batch has {last} rows in every leaf{there} and the others have"
+                f" {full}, so that its arrays would have another global shape. {_WHAT_WORKS}"
             )
+
+    def describe(self, described: tuple[int, int | None] | None) -> None:
+        """Takes over what the source says of its rows from where it stands now."""
+        # Sources count along the first axis.
+        self.described = None if self.axis else described
+        if self.described is not None:
+            self.full = (self.described[0],)
 
     @property
     def is_fixed(self) -> bool:
         """Whether nothing can be learnt from the first batch."""
         return self.rule is None or self.described is not None
 
-    @property
-    def last_is_short(self) -> bool | None:
-        """Whether the last batch is short; None if nobody knows."""
-        if self.described is None:
-            return None
-        full, last = self.described
-        return last is not None and last != full
-
     def length(self, elements: int | None) -> int | None:
         """How many batches come out of a source with this many; None where nobody can know."""
-        if elements is None or self.rule != "drop":
+        if elements is None or self.rule in (None, "error"):
             return elements
-        short = self.last_is_short
-        return None if short is None else elements - short
+        if self.described is None:
+            return elements if self.rule == "pad" else None
+        last = self.described[1]
+        if self.rule == "pad":
+            return elements + (last == 0)
+        return elements - bool(last)
 
-    def judge(self, leaves: list[tuple[str, tuple[int, ...]]]) -> str:
+    def judge(self, leaves: list[tuple[str, Shape]], uneven: bool = False) -> str:
         """What to do with a batch: "take", "drop" or "pad".
 
         Args:
           leaves: name and shape of each leaf that has one row for each example.
+          uneven: whether it is known that the batch is not full on every process.
 
         Raises:
           InvalidValueError: if leaves differ in rows, or the rule refuses the batch.
@@ -84,28 +99,46 @@ class Rows:
             if self.rule == "pad":
                 raise InvalidValueError(
                     "remainder='pad' counts the rows of array leaves, and this element has none"
-                    " with an axis. Batch the elements, or leave out remainder='pad'."
+                    f" with an axis{f' {self.axis}' if self.axis else ''}. Batch the elements, or"
+                    " leave out remainder='pad'."
                 )
             return "take"
-        (name, shape), rows = leaves[0], leaves[0][1][0]
-        for other, other_shape in leaves:
-            if other_shape[0] != rows:
-                raise InvalidValueError(
-                    f"{name} has {rows} rows (shape {shape}) and {other} has {other_shape[0]}"
-                    f" (shape {other_shape}) in one batch. Leaves without one row for each example"
-                    " need a sharding of their own that does not name axis 0, in a tree of"
-                    " shardings: PartitionSpec() for one of them."
-                )
+        lead = self._common(leaves)
         if self.full is None:
-            self.full = rows
-        if rows == self.full:
+            self.full = lead
+        if uneven and self.rule == "drop":
+            return "drop"
+        if lead == self.full and not (uneven and self.rule == "error"):
             return "take"
-        if self.rule == "error" or (self.rule == "pad" and rows > self.full):
+        too_large = any(size > most for size, most in zip(lead, self.full, strict=True))
+        if self.rule == "error" or (self.rule == "pad" and too_large):
+            name, shape = leaves[0]
+            where = "" if lead != self.full else ", and fewer on other processes,"
             raise InvalidValueError(
-                f"{name} has {rows} rows (shape {shape}) in a stream of batches with {self.full}"
-                f" rows, so that its global shape would differ. {_WHAT_WORKS}"
+                f"{name} has {self.text(lead)} rows (shape {shape}){where} in a stream of batches"
+                f" with {self.text(self.full)} rows, so that its global shape would differ."
+                f" {_WHAT_WORKS}"
             )
         return self.rule
+
+    def _common(self, leaves: list[tuple[str, Shape]]) -> Shape:
+        axes = self.axis + 1
+        (name, shape), lead = leaves[0], leaves[0][1][:axes]
+        for other, other_shape in leaves:
+            if other_shape[:axes] != lead:
+                raise InvalidValueError(
+                    f"{name} has {self.text(lead)} rows (shape {shape}) and {other} has"
+                    f" {self.text(other_shape[:axes])} (shape {other_shape}) in one batch. Leaves"
+                    " without one row for each example need a sharding of their own that does not"
+                    f" name axis {self.axis}, in a tree of shardings: PartitionSpec() for one of"
+                    " them."
+                )
+        return lead
+
+    @staticmethod
+    def text(lead: Shape) -> str:
+        """The number of rows in words: `8`, or `2 x 8` with another axis before the rows."""
+        return " x ".join(map(str, lead))
 
     def check_maskable(self, batch: Any) -> None:
         """Raises if there is no place for the mask.
@@ -133,12 +166,13 @@ _WHAT_WORKS = (
 )
 
 
-def with_rows(state: Any, rows: int | None) -> Any:
+def with_rows(state: Any, lead: Shape | None) -> Any:
     """A state of a source together with the rows of a full batch; bytes stay bytes, of JSON.
 
-    >>> with_rows({"next": 3}, 8)
+    >>> with_rows({"next": 3}, (8,))
     {'batch_rows': 8, 'source': {'next': 3}}
     """
+    rows = lead[0] if lead is not None and len(lead) == 1 else lead and list(lead)
     if not isinstance(state, bytes):
         whole = {_ROWS: rows, "source": state}
         # The mark of a state that is equal on all processes is looked for on the outside.
@@ -149,12 +183,12 @@ def with_rows(state: Any, rows: int | None) -> Any:
         inner = json.loads(state)
     except ValueError:
         return json.dumps({_ROWS: rows, "base64": base64.b64encode(state).decode()}).encode()
-    whole = with_rows(inner, rows)
+    whole = with_rows(inner, lead)
     # As text, since the source is to get the bytes back that it gave.
     return json.dumps({**whole, "source": state.decode()}).encode()
 
 
-def without_rows(state: Any) -> tuple[Any, int | None]:
+def without_rows(state: Any) -> tuple[Any, Shape | None]:
     """The parts of a state from `with_rows`; any other state comes back as it is, with None."""
     whole = state
     if isinstance(state, bytes):
@@ -164,10 +198,12 @@ def without_rows(state: Any) -> tuple[Any, int | None]:
             return state, None
     if not isinstance(whole, dict) or not {_ROWS} < whole.keys() <= _STATE_KEYS:
         return state, None
+    rows = whole[_ROWS]
+    lead = None if rows is None else tuple(rows) if isinstance(rows, list) else (rows,)
     if "base64" in whole:
-        return base64.b64decode(whole["base64"]), whole[_ROWS]
+        return base64.b64decode(whole["base64"]), lead
     inner: Any = whole.get("source")
-    return (inner.encode() if isinstance(state, bytes) else inner), whole[_ROWS]
+    return (inner.encode() if isinstance(state, bytes) else inner), lead
 
 
 _ROWS = "batch_rows"

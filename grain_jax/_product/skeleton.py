@@ -1,0 +1,111 @@
+"""A batch without its rows, as JSON: what a process that has run dry needs for a batch of padding.
+
+Leaves with rows become their dtype and the shape of a row. The others, which are the same on every
+process, travel as they are. Dicts, lists, tuples and None are known; any other container is for a
+process that has seen a batch before.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from grain_jax._values.errors import InvalidValueError
+
+__all__ = ["describe", "leaves_of", "tree_of"]
+
+_LARGEST = 1 << 20
+
+
+def describe(batch: Any, leaves: Sequence[Any], lead: Sequence[int | None]) -> dict[str, Any]:
+    """Returns a batch without its rows as a JSON value.
+
+    Args:
+      batch: a tree.
+      leaves: its leaves, on the host or on devices.
+      lead: for each leaf how many leading axes number its rows; None if it has no rows.
+
+    Raises:
+      InvalidValueError: for a leaf without rows that is too large to travel.
+    """
+    return {
+        "tree": _tree(batch, iter(range(len(leaves)))),
+        "leaves": [_leaf(leaf, axes) for leaf, axes in zip(leaves, lead, strict=True)],
+    }
+
+
+def leaves_of(skeleton: dict[str, Any], lead: int) -> list[Any]:
+    """Returns the leaves of a batch that has no row.
+
+    Args:
+      skeleton: what `describe` returned.
+      lead: how many leading axes number the rows.
+    """
+    return [_unleaf(leaf, lead) for leaf in skeleton["leaves"]]
+
+
+def tree_of(skeleton: dict[str, Any], leaves: Sequence[Any]) -> Any:
+    """Returns a batch of these leaves; None if its containers are none that JSON can name."""
+    tree = skeleton["tree"]
+    return None if tree is None else _untree(tree, leaves)
+
+
+def _tree(node: Any, numbers: Any) -> Any:
+    """The containers with the numbers of their leaves, None if there is another kind of them."""
+    if node is None:
+        return ["none"]
+    if type(node) is dict and all(isinstance(key, str) for key in node):
+        # In the order in which JAX numbers leaves.
+        parts = {key: _tree(node[key], numbers) for key in sorted(node)}
+        return None if None in parts.values() else ["dict", parts]
+    if type(node) in (list, tuple):
+        items = [_tree(item, numbers) for item in node]
+        return None if None in items else [type(node).__name__, items]
+    return ["leaf", next(numbers)] if jax.tree_util.all_leaves([node]) else None
+
+
+def _untree(tree: Any, leaves: Sequence[Any]) -> Any:
+    kind, *content = tree
+    if kind == "none":
+        return None
+    if kind == "leaf":
+        return leaves[content[0]]
+    if kind == "dict":
+        return {key: _untree(part, leaves) for key, part in content[0].items()}
+    items = [_untree(part, leaves) for part in content[0]]
+    return tuple(items) if kind == "tuple" else items
+
+
+def _leaf(leaf: Any, axes: int | None) -> Any:
+    if axes is not None:
+        return {"dtype": _name(leaf.dtype), "row": list(leaf.shape[axes:])}
+    if isinstance(leaf, (np.ndarray, np.generic, jax.Array)) and leaf.dtype.kind not in "OUS":
+        array = np.asarray(leaf)
+        if array.nbytes > _LARGEST:
+            raise InvalidValueError(
+                f"a leaf without rows, of shape {array.shape} and dtype {array.dtype}, is too large"
+                " to be sent to a process that has run out of batches. Keep it out of the batch,"
+                " or use remainder='drop'."
+            )
+        data = base64.b64encode(array.tobytes()).decode()
+        return {"dtype": _name(array.dtype), "shape": list(array.shape), "data": data}
+    return {"value": leaf if isinstance(leaf, (str, bool, int, float)) else None}
+
+
+def _unleaf(leaf: Any, lead: int) -> Any:
+    if "value" in leaf:
+        return leaf["value"]
+    dtype = np.dtype(leaf["dtype"])
+    if "row" in leaf:
+        return np.zeros((0,) * lead + tuple(leaf["row"]), dtype)
+    data = base64.b64decode(leaf["data"])
+    return np.frombuffer(data, dtype).reshape(leaf["shape"])
+
+
+def _name(dtype: Any) -> str:
+    # `str` of a dtype that NumPy does not know itself, as bfloat16, only says how long it is.
+    return str(dtype.name if dtype.kind == "V" else dtype.str)
