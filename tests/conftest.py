@@ -32,14 +32,15 @@ def children(pid: int | None = None) -> set[int]:
     """The live child processes of `pid` (default: this process), and theirs."""
     found: set[int] = set()
     parents = {pid or os.getpid()}
-    listing = _parents_of_all()
+    listing = parent_of_each()
     while parents:
         parents = {child for child, parent in listing.items() if parent in parents} - found
         found |= parents
     return found
 
 
-def _parents_of_all() -> dict[int, int]:
+def parent_of_each() -> dict[int, int]:
+    """The parent of every live process that can be seen."""
     listing = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-__all__ = ["Lane", "Span", "lane"]
+__all__ = ["Lane", "Span", "kept", "lane"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -114,10 +114,26 @@ def lane(
     own_extra = extra if rows % lanes == lane_index else 0
     full = own_rows // unit
     rest = own_rows % unit + (index < own_extra)
-    together = (own_rows % unit) * count + own_extra
-    size = 1
-    for batch_size, drop in batches:
-        size *= batch_size
-        if drop:
-            rest = min(rest, together // (size * count) * size)
+    # What is full on the shard with the fewest records is full on all of them.
+    rest = kept(own_rows % unit, batches, most=rest)
     return Lane(origin, stride, unit, full, rest, base // count)
+
+
+def kept(rest: int, batches: Sequence[tuple[int, bool]], most: int | None = None) -> int:
+    """Returns how many records of an incomplete unit are left where batches drop their remainder.
+
+    A batch of batches is complete when it has enough of them, be the last of them short.
+
+    Args:
+      rest: records of the unit that are there.
+      batches: size and drop_remainder, innermost first.
+      most: what to return where nothing is dropped; None for `rest`.
+    """
+    most = rest if most is None else most
+    inner = 1
+    for size, drop in batches:
+        if drop:
+            most = min(most, -(-rest // inner) // size * size * inner)
+            rest = min(rest, most)
+        inner *= size
+    return most

@@ -49,10 +49,11 @@ def reference(
             rests.append(own[full * unit :])
         size = 1
         for batch, drop in batches:
-            size *= batch
             if drop:  # a batch that not every shard can fill is dropped everywhere
-                whole = min(map(len, rests)) // size * size
+                elements = min(math.ceil(len(rest) / size) for rest in rests)
+                whole = elements // batch * batch * size
                 rests = [rest[:whole] for rest in rests]
+            size *= batch
         for shard, rest in enumerate(rests):
             found[shard, lane] += [rest] if rest else []
     return found
@@ -128,6 +129,21 @@ def test_going_on_with_other_shards_and_batches(
         one = schedule.lane(length, base=base, shard=(shard, after), batches=[(other, False)])
         done += flat(positions(one))
     assert sorted(done) == list(range(length))
+
+
+@given(st.integers(0, 60), st.lists(st.tuples(st.integers(1, 4), st.booleans()), max_size=3))
+def test_batches_of_batches_are_made_one_after_the_other(
+    length: int, batches: list[tuple[int, bool]]
+) -> None:
+    expected: list[Any] = list(range(length))
+    for size, drop in batches:
+        cuts = [expected[i : i + size] for i in range(0, len(expected), size)]
+        expected = [cut for cut in cuts if len(cut) == size or not drop]
+    for _ in batches[1:]:
+        expected = [flat(element) for element in expected]
+    if not batches:
+        expected = [[position] for position in expected]
+    assert positions(schedule.lane(length, batches=batches)) == expected
 
 
 def test_without_an_end() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ class _Filter(grain.transforms.Filter):
         self.number = number
 
     def filter(self, element: Any) -> bool:
-        return bool(_total(element) % self.number != 0)
+        return bool(total(element) % self.number != 0)
 
 
 class _FlatMap(grain.transforms.FlatMap):
@@ -41,13 +42,7 @@ class _FlatMap(grain.transforms.FlatMap):
         self.max_fan_out = number
 
     def flat_map(self, element: Any) -> list[Any]:
-        return [_plus(element, 10 * i) for i in range(_total(element) % self.max_fan_out)]
-
-
-def _total(element: Any) -> int:
-    if isinstance(element, np.ndarray) and element.dtype == object:
-        return sum(_total(e) for e in element)
-    return int(np.sum(element))
+        return [_plus(element, 10 * i) for i in range(total(element) % self.max_fan_out)]
 
 
 def _plus(element: Any, number: int) -> Any:
@@ -71,31 +66,55 @@ def _list_batch(elements: Any) -> np.ndarray[Any, Any]:
     return out
 
 
-def loader(pipeline: Pipeline, workers: int = 0) -> grain.DataLoader:
-    """Builds the loader of a pipeline."""
-    operations: list[Any] = []
+def operations(pipeline: Pipeline) -> list[Any]:
+    """Returns the operations of a pipeline."""
+    found: list[Any] = []
     is_nested = False
     for kind, *arguments in pipeline.operations:
         if kind == "batch":
             size, drop = arguments
             batch_fn = _list_batch if is_nested else None
-            operations.append(grain.transforms.Batch(size, drop, batch_fn))
+            found.append(grain.transforms.Batch(size, drop, batch_fn))
             is_nested = True
         else:
-            operations.append(_KINDS[kind](*arguments))
+            found.append(_KINDS[kind](*arguments))
+    return found
+
+
+def sampler(pipeline: Pipeline) -> grain.samplers.IndexSampler:
+    """Returns the sampler of a pipeline."""
+    return grain.samplers.IndexSampler(
+        pipeline.records, shuffle=pipeline.shuffle, seed=pipeline.seed, num_epochs=pipeline.epochs
+    )
+
+
+def loader(
+    pipeline: Pipeline, workers: int = 0, todo: Sequence[Any] | None = None, **settings: Any
+) -> grain.DataLoader:
+    """Builds the loader of a pipeline.
+
+    Args:
+      pipeline: what to build.
+      workers: worker processes.
+      todo: operations in place of the pipeline's own.
+      **settings: further arguments of the loader.
+    """
     return grain.DataLoader(
         data_source=list(range(pipeline.records)),
-        sampler=grain.samplers.IndexSampler(
-            pipeline.records,
-            shuffle=pipeline.shuffle,
-            seed=pipeline.seed,
-            num_epochs=pipeline.epochs,
-        ),
-        operations=operations,
+        sampler=sampler(pipeline),
+        operations=operations(pipeline) if todo is None else todo,
         worker_count=workers,
         shard_options=grain.sharding.ShardOptions(pipeline.shard, pipeline.shards),
         lanes=pipeline.lanes,
+        **settings,
     )
+
+
+def total(element: Any) -> int:
+    """Returns the sum over an element that may be a batch."""
+    if isinstance(element, np.ndarray) and element.dtype == object:
+        return sum(total(e) for e in element)
+    return int(np.sum(element))
 
 
 def plain(value: Any) -> Any:
