@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from grain_jax._product.data_loader import DataLoaderIterator as DataLoaderIterator
     from grain_jax._product.data_loader import load as load
     from grain_jax._product.device import prefetch_to_device as prefetch_to_device
+    from grain_jax._values.options import ErrorPolicy as ErrorPolicy
     from grain_jax._values.options import MultiprocessingOptions as MultiprocessingOptions
     from grain_jax._values.options import ReadOptions as ReadOptions
     from grain_jax._values.records import Record as Record
@@ -43,6 +44,7 @@ else:
             "DataLoader": "grain_jax._product.data_loader:DataLoader",
             "DataLoaderIterator": "grain_jax._product.data_loader:DataLoaderIterator",
             "DatasetIterator": "grain_jax._datasets.iterators:DatasetIterator",
+            "ErrorPolicy": "grain_jax._values.options:ErrorPolicy",
             "IterDataset": "grain_jax._datasets.iter_dataset:IterDataset",
             "MapDataset": "grain_jax._datasets.map_dataset:MapDataset",
             "MultiprocessingOptions": "grain_jax._values.options:MultiprocessingOptions",
@@ -72,6 +74,7 @@ __all__ = [
     "DataLoader",
     "DataLoaderIterator",
     "DatasetIterator",
+    "ErrorPolicy",
     "IterDataset",
     "MapDataset",
     "MultiprocessingOptions",

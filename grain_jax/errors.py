@@ -8,6 +8,7 @@ from grain_jax._values.errors import (
     MissingDependencyError,
     OutOfRangeError,
     StateError,
+    TooManyErrors,
     TransformError,
     WorkerError,
 )
@@ -20,6 +21,7 @@ __all__ = [
     "MissingDependencyError",
     "OutOfRangeError",
     "StateError",
+    "TooManyErrors",
     "TransformError",
     "WorkerError",
 ]

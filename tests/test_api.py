@@ -12,14 +12,15 @@ import pytest
 
 PUBLIC = {
     "grain_jax": """
-        DataLoader DataLoaderIterator DatasetIterator IterDataset MapDataset MultiprocessingOptions
+        DataLoader DataLoaderIterator DatasetIterator ErrorPolicy IterDataset MapDataset
+        MultiprocessingOptions
         ReadOptions Record RecordMetadata checkpoint constants errors experimental load
         multiprocessing prefetch_to_device python samplers sharding sources transforms""",
     "grain_jax.checkpoint": "CheckpointHandler CheckpointRestore CheckpointSave",
     "grain_jax.constants": "DATASET_INDEX EPOCH INDEX META_FEATURES RECORD RECORD_KEY SEED",
     "grain_jax.errors": """
         ClosedError GrainError InvalidTypeError InvalidValueError MissingDependencyError
-        OutOfRangeError StateError TransformError WorkerError""",
+        OutOfRangeError StateError TooManyErrors TransformError WorkerError""",
     "grain_jax.experimental": "FlatMapTransform MapWithIndexTransform device_put",
     "grain_jax.multiprocessing": "MultiprocessingOptions",
     "grain_jax.python": """
@@ -42,7 +43,7 @@ PUBLIC = {
 
 # Ours alone at this path; every other name is where Grain has it.
 NOT_IN_GRAIN = {
-    "grain_jax": {"errors", "prefetch_to_device"},
+    "grain_jax": {"ErrorPolicy", "errors", "prefetch_to_device"},
     "grain_jax.errors": set(PUBLIC["grain_jax.errors"].split()),
     "grain_jax.python": {"FlatMapTransform"},
     "grain_jax.sharding": {"ShardBySharding"},

@@ -185,14 +185,18 @@ class Plan:
       steps: what is done with them, in order.
       local_from: number of the first step that must run in the trainer's process.
       seed: for the process-wide generators.
+      skips: exceptions that leave a record out; none means that all are raised.
     """
 
     root: Root | Upstream
     steps: list[steps.Step]
     local_from: int | None = None
     seed: int = 0
+    skips: tuple[type[Exception], ...] = ()
 
     def segments(self, *, sparse: bool = False) -> list[Segment]:
         """Returns the segments, for a stream whose records are all there or for one with gaps."""
-        sparse = sparse or (not isinstance(self.root, Upstream) and self.root.sparse)
+        sparse = (
+            sparse or bool(self.skips) or (not isinstance(self.root, Upstream) and self.root.sparse)
+        )
         return cut(self.steps, sparse=sparse, local_from=self.local_from)

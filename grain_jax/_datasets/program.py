@@ -10,8 +10,9 @@ from typing import Any
 from grain_jax._algebra import stacking
 from grain_jax._algebra.blocks import Block
 from grain_jax._datasets.plan import Plan, Segment, Upstream
+from grain_jax._values import faults
 
-__all__ = ["Gathered", "Outcome", "Program", "Read", "SparseError"]
+__all__ = ["Gathered", "Outcome", "Program", "Read", "Skip", "SparseError"]
 
 
 @dataclasses.dataclass(slots=True)
@@ -22,6 +23,19 @@ class Gathered:
     outputs: list[int] | None
     ordinal: int
     rngs: list[Any] | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Skip:
+    """A record that an error policy left out.
+
+    Attributes:
+      kind: name of the exception's class.
+      text: what it said, with the notes on step, position, key, and the user's line.
+    """
+
+    kind: str
+    text: str
 
 
 @dataclasses.dataclass(slots=True)
@@ -35,6 +49,7 @@ class Outcome:
       units: for each output the unit, counted within the task; None where each gave one output.
       positions: for each output the position of its last record; empty where `units` is None.
       outputs: for each output its flat-map number; None while all are 0.
+      skipped: records that were left out, with the unit they were, in order.
       rngs: for each output the generator that a sampler gave, with what was drawn from it; None if
         it gave none.
     """
@@ -46,6 +61,7 @@ class Outcome:
     positions: list[int] = dataclasses.field(default_factory=list)
     outputs: list[int] | None = None
     rngs: list[Any] | None = None
+    skipped: list[tuple[int, Skip]] = dataclasses.field(default_factory=list)
 
 
 class SparseError(Exception):
@@ -68,6 +84,7 @@ class Program:
         self._root = plan.root
         self._segments = list(segments)
         self._seed = plan.seed
+        self._skips = plan.skips
 
     @property
     def seeded(self) -> bool:
@@ -108,16 +125,24 @@ class Program:
         """
         begin = time.perf_counter()
         segment = self._segments[kind]
+        skipped: list[tuple[int, Skip]] = []
         if isinstance(payload, Gathered):
             block = Block(inputs, payload.positions, payload.outputs, payload.rngs)
             block.ordinal = payload.ordinal
             block.describe = None if isinstance(self._root, Upstream) else self._root.describe
             waited, done, results = 0.0, 1, [(0, segment.run(block, allocate, self._seed))]
         else:
-            ready = ready or self.read(kind, payload)
+            try:
+                ready = ready or self.read(kind, payload)
+            except self._skips as error:
+                # Reading goes back to one record before it gives up.
+                first = Skip(type(error).__name__, faults.described(error))
+                outcome = Outcome(time.perf_counter() - begin, 0.0, 1, units=[])
+                outcome.skipped.append((0, first))
+                return [], outcome
             waited = ready.waited if ready is not None else 0.0
-            done, results = self._run_units(segment, payload, ready, allocate)
-        outcome = Outcome(time.perf_counter() - begin, waited, done)
+            done, results = self._run_units(segment, payload, ready, allocate, skipped)
+        outcome = Outcome(time.perf_counter() - begin, waited, done, skipped=skipped)
         if not (segment.counted and len(results) == done):
             _add_whereabouts(outcome, results)
         if any(block.rngs is not None for _, block in results):
@@ -130,8 +155,11 @@ class Program:
         payload: Any,
         ready: Read | None,
         allocate: stacking.Allocate | None,
+        skipped: list[tuple[int, Skip]],
     ) -> tuple[int, list[tuple[int, Block]]]:
         """Runs one unit after the other, so that those before a faulty one still arrive.
+
+        Units that are left out are added to `skipped`.
 
         Returns:
           How many units were done, and pairs of unit and outputs.
@@ -148,6 +176,8 @@ class Program:
         for unit, part in parts:
             try:
                 results.append((unit, run(segment, part, allocate)))
+            except self._skips as error:
+                skipped.append((unit, Skip(type(error).__name__, faults.described(error))))
             except Exception:
                 if not unit:
                     raise

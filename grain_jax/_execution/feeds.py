@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from grain_jax._datasets.plan import Root, Segment
-from grain_jax._datasets.program import Gathered, Outcome
-from grain_jax._datasets.schedule import Lane, Span
+from grain_jax._datasets.program import Gathered, Outcome, Skip
+from grain_jax._datasets.schedule import Lane, Span, kept
 from grain_jax._execution.items import END, PENDING, Cursor, Item, Pull
 
 __all__ = ["Groups", "Head"]
@@ -33,6 +33,7 @@ class _Stretch:
     units: int
     label: str
     inputs: Sequence[tuple[Any, Sequence[int]]] = ()
+    skips: tuple[Skip, ...] = ()
 
     def before(self, unit: int) -> Cursor:
         return (self.span.ordinal + min(unit * self.unit, self.span.count),)
@@ -60,6 +61,7 @@ class Head:
         self._ordinal = ordinal
         self._is_eager = is_eager
         self._units = 1
+        self.left_over: list[Skip] = []
 
     def next(self, block: bool) -> Any:
         """Returns the next stretch, or END."""
@@ -106,6 +108,7 @@ class _Group:
     cursors: tuple[Cursor, Cursor]
     units: int
     label: str
+    skips: tuple[Skip, ...] = ()
 
     def before(self, unit: int) -> Cursor:
         return self.cursors[unit]
@@ -126,6 +129,7 @@ class Groups:
         self._before, self._made = cursor[:-1], cursor[-1]
         self._items: list[Item] = []
         self._over = False
+        self.left_over: list[Skip] = []
 
     def next(self, block: bool) -> Any:
         """Returns the next group once it is complete, PENDING, or END."""
@@ -135,10 +139,10 @@ class Groups:
                 return PENDING
             if item is END:
                 self._over = True
-                for level, (_, drop) in enumerate(self._segment.batches, 1):
-                    if drop:
-                        size = _product(self._segment.batches[:level])
-                        del self._items[len(self._items) // size * size :]
+                keep = kept(len(self._items), self._segment.batches)
+                dropped = [skip for item in self._items[keep:] for skip in item.skips]
+                self.left_over = dropped + self._upstream.left_over
+                del self._items[keep:]
             else:
                 self._items.append(item)
         items, self._items = self._items, []
@@ -175,7 +179,8 @@ class Groups:
             elements = [item.element for item in items]
             inputs = [(_Loaded(elements), range(len(elements)))]
         label = f"the group with positions {payload.positions[0]} to {payload.positions[-1]}"
-        return _Group(payload, inputs, (before, (*self._before, self._made)), 1, label)
+        skips = tuple(skip for item in items for skip in item.skips)
+        return _Group(payload, inputs, (before, (*self._before, self._made)), 1, label, skips)
 
 
 class _Loaded:
@@ -191,10 +196,3 @@ class _Loaded:
 
     def load(self) -> list[Any]:
         return self._elements
-
-
-def _product(batches: Sequence[tuple[int, bool]]) -> int:
-    result = 1
-    for size, _ in batches:
-        result *= size
-    return result

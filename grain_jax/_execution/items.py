@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from grain_jax._datasets.program import Outcome
+from grain_jax._datasets.program import Outcome, Skip
 from grain_jax._execution.inline import Bundle
 
 __all__ = ["END", "PENDING", "Cursor", "Feed", "Held", "Item", "Pull", "Task"]
@@ -60,6 +60,7 @@ class Item:
       cursor: where to go on after it.
       origin: the payload of its task.
       rng: the generator that a sampler gave for it.
+      skips: records that were left out since the output before.
     """
 
     held: Any
@@ -69,6 +70,7 @@ class Item:
     cursor: Cursor
     origin: Any = None
     rng: Any = None
+    skips: tuple[Skip, ...] = ()
 
     @property
     def element(self) -> Any:
@@ -90,9 +92,19 @@ class Task(Protocol):
     def last(self, unit: int) -> tuple[int, int]:
         """Returns position and flat-map number of a unit's last element."""
 
+    @property
+    def skips(self) -> tuple[Skip, ...]:
+        """Records that were left out before and among its elements."""
+
 
 class Feed(Protocol):
-    """Where a segment's tasks come from."""
+    """Where a segment's tasks come from.
+
+    Attributes:
+      left_over: records that were left out after the last task; read at the end.
+    """
+
+    left_over: list[Skip]
 
     def next(self, block: bool) -> Any:
         """Returns a task, PENDING or END."""
@@ -105,7 +117,13 @@ class Feed(Protocol):
 
 
 class Pull(Protocol):
-    """A stream of items."""
+    """A stream of items.
+
+    Attributes:
+      left_over: records that were left out after the last item; read at the end.
+    """
+
+    left_over: list[Skip]
 
     def pull(self, block: bool) -> Any:
         """Returns an item, PENDING or END."""

@@ -30,6 +30,7 @@ class Position:
       next_lane: the lane whose turn it is.
       tail: two numbers for each segment that runs on the merged lanes, or none at the start.
       sparse: whether absent elements were met where none was expected.
+      skipped: how many records an error policy has left out.
     """
 
     base: int = 0
@@ -37,6 +38,7 @@ class Position:
     next_lane: int = 0
     tail: tuple[int, ...] = ()
     sparse: bool = False
+    skipped: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,6 +154,7 @@ class Layout:
             "next_lane": position.next_lane,
             "tail": list(position.tail),
             "sparse": position.sparse,
+            "skipped": position.skipped,
             "shard": list(self.shard),
             "sampler_shard": list(self.sampler_shard),
         }

@@ -10,7 +10,7 @@ from typing import Any
 from grain_jax._datasets import iterators
 from grain_jax._datasets.plan import Plan, Segment, Upstream
 from grain_jax._datasets.program import Program, SparseError
-from grain_jax._execution import inline, snapshots, workers
+from grain_jax._execution import inline, skips, snapshots, workers
 from grain_jax._execution.feeds import Groups, Head
 from grain_jax._execution.items import END, Cursor, Feed, Item, Pull
 from grain_jax._execution.layout import Layout, Position
@@ -30,6 +30,11 @@ class Pipeline:
     """
 
     def __init__(self, plan: Plan, setup: iterators.Setup, layout: Layout) -> None:
+        policy = setup.options.on_error
+        self.account = None
+        if isinstance(policy, options.ErrorPolicy):
+            self.account = skips.Account(policy)
+            plan = dataclasses.replace(plan, skips=policy.kinds)
         self.layout = layout
         self.plan = plan
         self._setup = setup
@@ -132,16 +137,29 @@ class Pipeline:
             ) from None
 
     def _pull(self) -> Item | Any:
-        item = self._build().pull(True)
+        stream = self._build()
+        item = stream.pull(True)
         if item is END:
+            if self.account is not None and stream.left_over:
+                self.account.add(stream.left_over, self.position.skipped, self._seen())
+                stream.left_over = []
             if self.is_elastic:
                 self.position = self.layout.ended(self.segments, self.position)
             return END
         _ = item.element  # decoded here: if that fails, the position has not moved
         cursors, turn, *tail = item.cursor
         position = self.position
-        self.position = Position(position.base, cursors, turn, tuple(tail), position.sparse)
+        skipped = position.skipped
+        if self.account is not None and item.skips:
+            skipped = self.account.add(item.skips, skipped, self._seen(cursors))
+        self.position = Position(
+            position.base, cursors, turn, tuple(tail), position.sparse, skipped
+        )
         return item
+
+    def _seen(self, cursors: tuple[Cursor | None, ...] | None = None) -> int:
+        """Returns how many records this shard has behind it."""
+        return sum(cursor[0] for cursor in cursors or self.position.cursors if cursor is not None)
 
     def _loosened(self) -> Position:
         """Returns the position in the segments for streams with gaps; so far there were none.

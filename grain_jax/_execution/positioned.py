@@ -59,6 +59,17 @@ class Positioned(
         else:
             self._go_to(state)
 
+    @property
+    def skipped(self) -> tuple[str, ...]:
+        """What the latest records that an `ErrorPolicy` left out failed with, 100 at most."""
+        account = self._pipeline.account
+        return () if account is None else tuple(f"{s.kind}: {s.text}" for s in account.latest)
+
+    @property
+    def skipped_count(self) -> int:
+        """How many records an `ErrorPolicy` has left out so far; it is part of the state."""
+        return self._pipeline.position.skipped
+
     def start_prefetch(self) -> None:
         """Starts workers, if there are any, ahead of the first `next`."""
         if self._owner is not None:

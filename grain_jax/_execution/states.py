@@ -95,7 +95,8 @@ def _elastic(
     if layout.lanes != 1:
         raise errors.StateError(f"one number for all shards cannot stand for {layout.lanes} lanes")
     # Any stream can begin at a position; whether it is the same one is for the user to say.
-    if pipeline.would_be_elastic(layout) or (not strict and layout.sampler_shard[1] == 1):
+    may_begin = pipeline.plan.skips or not strict
+    if pipeline.would_be_elastic(layout) or (may_begin and layout.sampler_shard[1] == 1):
         return Position(base=position)
     raise errors.StateError(
         "the state is one number for all shards, and this pipeline counts its elements as it "
@@ -141,6 +142,7 @@ def _exact(state: Mapping[str, Any], layout: Layout, pipeline: Pipeline, strict:
         base=base,
         next_lane=number(state, "next_lane", below=layout.lanes),
         sparse=_get(state, "sparse", bool),
+        skipped=number(state, "skipped"),
     )
     tail = _get(state, "tail", list)
     own = sum(segment.local for segment in pipeline.segments_of(position))

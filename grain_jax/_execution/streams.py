@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from grain_jax._datasets.program import Outcome
+from grain_jax._datasets.program import Outcome, Skip
 from grain_jax._execution.inline import Bundle, Executor
 from grain_jax._execution.items import END, PENDING, Cursor, Feed, Held, Item, Pull, Task
 
@@ -43,6 +43,7 @@ class SegmentStream:
         self._window: deque[tuple[Any, int]] = deque()
         self._ready: deque[Item] = deque()
         self._over = False
+        self.left_over: list[Skip] = []
 
     def advance(self) -> None:
         """Submits tasks as far as they are known and the executor has use for them."""
@@ -60,6 +61,8 @@ class SegmentStream:
             self.advance()
             if not self._window:
                 if self._over:
+                    self.left_over += self._feed.left_over
+                    self._feed.left_over = []
                     return END
                 if not block:
                     return PENDING
@@ -110,6 +113,8 @@ class SegmentStream:
         if outcome.rngs is not None:
             for item in self._ready:
                 item.rng = outcome.rngs[item.row]
+        if outcome.skipped or task.skips or self.left_over:
+            self._hand_on_skips(task, outcome, is_resumed=skip > 0)
         if outcome.done < task.units:
             rest = self._feed.rest(task, outcome.done)
             self._window.appendleft((rest, self._put(rest)))
@@ -127,6 +132,20 @@ class SegmentStream:
             output = outcome.outputs[row] if outcome.outputs else 0
             position = outcome.positions[row]
             self._ready.append(Item(held, row, position, output, cursor, task.payload))
+
+    def _hand_on_skips(self, task: Any, outcome: Outcome, is_resumed: bool) -> None:
+        """Gives records that were left out to the item that follows each.
+
+        Where the first outputs of the first unit are behind us, so is what came before them.
+        """
+        waiting = [] if is_resumed else [*self.left_over, *task.skips]
+        events = deque(outcome.skipped)
+        for item in self._ready:
+            unit = 0 if outcome.units is None else outcome.units[item.row]
+            while events and events[0][0] < unit:
+                waiting.append(events.popleft()[1])
+            item.skips, waiting = tuple(waiting), []
+        self.left_over = waiting + [skip for _, skip in events]
 
 
 class _Failure:
@@ -148,6 +167,7 @@ class Merged:
         self._lanes: list[Pull | None] = list(lanes)
         self._cursors = list(cursors)
         self._turn = turn
+        self.left_over: list[Skip] = []
 
     def advance(self) -> None:
         """Gets work going in all of them."""
@@ -168,6 +188,8 @@ class Merged:
                 self._cursors[turn] = item.cursor
                 item.cursor = (tuple(self._cursors), self._turn)
                 return item
+            if lane is not None:
+                self.left_over += lane.left_over
             self._lanes[turn] = None
         return END
 
@@ -178,6 +200,7 @@ class Upstreamed:
     def __init__(self, iterator: Any, number: int) -> None:
         self._iterator = iterator
         self._number = number
+        self.left_over: list[Skip] = []
 
     def advance(self) -> None:
         """A user's iterator runs when it is asked."""

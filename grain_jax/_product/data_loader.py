@@ -43,7 +43,7 @@ class DataLoader(closing.Closing):
       lanes: L interleaved streams, each batched on its own, fix the order as L workers of Grain do;
         None means one, or what a restored state says.
       strict: whether a state of another pipeline is refused; otherwise it is warned of.
-      on_error: what an exception in user code does; "raise" is the one policy.
+      on_error: what an exception in user code does: "raise", or an `ErrorPolicy`.
       max_worker_restarts: how often one task may lose its worker before that is an error.
       stall_timeout: seconds after which a task that does not answer is an error; None waits on.
 
@@ -74,7 +74,7 @@ class DataLoader(closing.Closing):
         enable_profiling: bool = False,
         lanes: int | None = None,
         strict: bool = True,
-        on_error: Literal["raise"] = "raise",
+        on_error: Literal["raise"] | options.ErrorPolicy = "raise",
         max_worker_restarts: int = 3,
         stall_timeout: float | None = None,
     ) -> None:
@@ -96,7 +96,9 @@ class DataLoader(closing.Closing):
         _check_sampler(sampler, source)
         self._layout = _layout(sampler, shard_options, lanes or 1)
         todo, stages = _steps(operations, sampler)
-        self._plan = Plan(_root(source, sampler, read_options), todo, seed=_seed(sampler) or 0)
+        kinds = on_error.kinds if isinstance(on_error, options.ErrorPolicy) else ()
+        root = _root(source, sampler, read_options)
+        self._plan = Plan(root, todo, seed=_seed(sampler) or 0, skips=kinds)
         self._stages = stages
         self._iterators: weakref.WeakSet[DataLoaderIterator] = weakref.WeakSet()
         self._keeper = workers.Keeper()

@@ -6,6 +6,7 @@
     ├── InvalidTypeError        (TypeError)     an object of the wrong kind
     ├── OutOfRangeError         (IndexError)    a position or key outside its range
     ├── ClosedError             (RuntimeError)  use after `close()`
+    ├── TooManyErrors           (RuntimeError)  more records left out than an ErrorPolicy allows
     ├── TransformError          (RuntimeError)  an exception that could not travel
     ├── WorkerError             (RuntimeError)  a worker process died or does not answer
     └── MissingDependencyError  (ImportError)   a package that is not installed
@@ -24,6 +25,7 @@ __all__ = [
     "MissingDependencyError",
     "OutOfRangeError",
     "StateError",
+    "TooManyErrors",
     "TransformError",
     "WorkerError",
 ]
@@ -51,6 +53,10 @@ class OutOfRangeError(GrainError, IndexError):
 
 class ClosedError(GrainError, RuntimeError):
     """Use of a loader, iterator or stage after `close()`."""
+
+
+class TooManyErrors(GrainError, RuntimeError):
+    """More records were left out than an `ErrorPolicy` allows."""
 
 
 class TransformError(GrainError, RuntimeError):

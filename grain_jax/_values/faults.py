@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from grain_jax._values.errors import GrainError
 
-__all__ = ["add_note", "located", "reraise", "strip", "user_traceback"]
+__all__ = ["add_note", "described", "located", "reraise", "strip", "user_traceback"]
 
 _PACKAGE = str(pathlib.Path(__file__).parent.parent) + "/"
 _INSTALLED = ("<frozen ", *{sysconfig.get_path(name) + "/" for name in ("stdlib", "purelib")})
@@ -69,6 +69,15 @@ def _set(error: BaseException, name: str, value: object) -> None:
 def add_note(error: BaseException, note: str) -> None:
     """Adds a note, whatever the user's class does about attributes."""
     _set(error, "__notes__", [*getattr(error, "__notes__", ()), note])
+
+
+def described(error: BaseException) -> str:
+    """Returns what an exception says and its notes, in one text."""
+    try:
+        text = str(error)
+    except Exception:
+        text = "(an exception whose text cannot be made)"
+    return "\n".join([text, *getattr(error, "__notes__", ())])
 
 
 def _is_read_only(error: BaseException) -> bool:

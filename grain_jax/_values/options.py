@@ -12,6 +12,7 @@ from typing import Any, Literal
 from grain_jax._values import errors
 
 __all__ = [
+    "ErrorPolicy",
     "MultiprocessingOptions",
     "ReadOptions",
     "check_count",
@@ -109,6 +110,49 @@ class ReadOptions:
 
 
 @dataclasses.dataclass(frozen=True)
+class ErrorPolicy:
+    """Leaves out records whose reading or transformation fails, within a budget.
+
+    What is left out is counted, listed by the iterator's `skipped`, logged once for each kind, and
+    part of the state. The stream is the same for every number of workers: a batch is made of the
+    records that are left. An error in or after a batch is raised.
+
+    Attributes:
+      skip: the exceptions that leave a record out; others are raised.
+      max_count: how many records may be left out; None for any number.
+      max_fraction: which fraction of the records seen may be left out, looked at from the 100th
+        record on; None for any.
+
+    Example:
+      >>> policy = ErrorPolicy(skip=(OSError, ValueError), max_count=1_000)
+    """
+
+    skip: type[Exception] | tuple[type[Exception], ...] = Exception
+    max_count: int | None = None
+    max_fraction: float | None = None
+
+    def __post_init__(self) -> None:
+        kinds = self.kinds
+        if not kinds or not all(isinstance(k, type) and issubclass(k, Exception) for k in kinds):
+            raise errors.InvalidTypeError(
+                f"skip must be an exception class or a tuple of them, got {self.skip!r}. Write "
+                "skip=ValueError."
+            )
+        if self.max_count is not None:
+            check_count("max_count", self.max_count, minimum=0, hint="None sets no limit.")
+        if self.max_fraction is not None and not 0 <= self.max_fraction <= 1:
+            raise errors.InvalidValueError(
+                f"max_fraction must lie between 0 and 1, got {self.max_fraction!r}. Write 0.01 for "
+                "one record in a hundred."
+            )
+
+    @property
+    def kinds(self) -> tuple[type[Exception], ...]:
+        """The exceptions of `skip`, as a tuple."""
+        return self.skip if isinstance(self.skip, tuple) else (self.skip,)
+
+
+@dataclasses.dataclass(frozen=True)
 class MultiprocessingOptions:
     """How worker processes run a pipeline. Worker count and buffer sizes never change the stream.
 
@@ -119,7 +163,7 @@ class MultiprocessingOptions:
       lanes: number of interleaved streams that fix the order; see `DataLoader`. None means one, or
         what a restored state says.
       strict: whether a state of a different pipeline is refused.
-      on_error: what an exception in user code does; "raise" is the one policy.
+      on_error: what an exception in user code does: "raise", or an `ErrorPolicy`.
       max_worker_restarts: how often one task may lose its worker before that is an error.
       stall_timeout: seconds after which a task that does not answer is an error; None waits on.
     """
@@ -130,7 +174,7 @@ class MultiprocessingOptions:
     _: dataclasses.KW_ONLY
     lanes: int | None = None
     strict: bool = True
-    on_error: Literal["raise"] = "raise"
+    on_error: Literal["raise"] | ErrorPolicy = "raise"
     max_worker_restarts: int = 3
     stall_timeout: float | None = None
 
@@ -140,9 +184,10 @@ class MultiprocessingOptions:
         check_count("max_worker_restarts", self.max_worker_restarts, minimum=0)
         if self.lanes is not None:
             check_count("lanes", self.lanes, minimum=1)
-        if self.on_error != "raise":
+        if self.on_error != "raise" and not isinstance(self.on_error, ErrorPolicy):
             raise errors.InvalidValueError(
-                f"on_error={self.on_error!r} is not known. Write on_error='raise'."
+                f"on_error={self.on_error!r} is not known. Write on_error='raise', or "
+                "on_error=grain_jax.ErrorPolicy(max_count=...) to leave faulty records out."
             )
         if self.stall_timeout is not None:
             _check_seconds("stall_timeout", self.stall_timeout)

@@ -128,6 +128,7 @@ def test_what_an_exact_state_holds() -> None:
         "next_lane": 0,
         "tail": [],
         "sparse": False,
+        "skipped": 0,
         "shard": [0, 1],
         "sampler_shard": [0, 1],
         "lanes": 1,

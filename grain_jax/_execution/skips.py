@@ -1,0 +1,77 @@
+"""Skips: the account of records that an error policy left out."""
+
+from __future__ import annotations
+
+import collections
+import logging
+from collections.abc import Sequence
+
+from grain_jax._datasets.program import Skip
+from grain_jax._values import errors, options
+
+__all__ = ["Account"]
+
+_LISTED = 100
+"""How many records are listed, the latest."""
+
+_SEEN_AT_LEAST = 100
+"""Before so many records a fraction says nothing."""
+
+_logger = logging.getLogger("grain_jax")
+
+
+class Account:
+    """Counts what was left out, and says when it is too much.
+
+    Args:
+      policy: the budget.
+    """
+
+    def __init__(self, policy: options.ErrorPolicy) -> None:
+        self._policy = policy
+        self._logged: set[str] = set()
+        self.latest: collections.deque[Skip] = collections.deque(maxlen=_LISTED)
+
+    def add(self, skips: Sequence[Skip], before: int, seen: int) -> int:
+        """Accepts records that were left out.
+
+        Args:
+          skips: the records.
+          before: how many were left out before them.
+          seen: how many records the stream has behind it with them.
+
+        Returns:
+          How many were left out altogether.
+
+        Raises:
+          TooManyErrors: if that is more than the policy allows; nothing is accepted then.
+        """
+        count = before + len(skips)
+        policy = self._policy
+        if policy.max_count is not None and count > policy.max_count:
+            self._refuse(f"{count} records failed, and max_count={policy.max_count}", skips)
+        if (
+            policy.max_fraction is not None
+            and seen >= _SEEN_AT_LEAST
+            and count > policy.max_fraction * seen
+        ):
+            self._refuse(
+                f"{count} of {seen} records failed, and max_fraction={policy.max_fraction}", skips
+            )
+        self.latest.extend(skips)
+        for skip in skips:
+            if skip.kind not in self._logged:
+                self._logged.add(skip.kind)
+                _logger.warning(
+                    "a record was left out; others that fail alike will be without a word: %s: %s",
+                    skip.kind,
+                    skip.text,
+                )
+        return count
+
+    def _refuse(self, what: str, skips: Sequence[Skip]) -> None:
+        last = skips[-1]
+        raise errors.TooManyErrors(
+            f"{what} in on_error=ErrorPolicy(...). The last was {last.kind}: {last.text}\n"
+            "Raise the limit, or mend the records; `iterator.skipped` lists those left out."
+        )
