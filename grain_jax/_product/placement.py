@@ -105,6 +105,11 @@ class Layout:
             for axis in range(rank)
         ]
 
+    @property
+    def is_spread(self) -> bool:
+        """Whether some axis is cut into more parts than there are on this process."""
+        return self.parts != self.local_parts
+
     def global_shape(self, shape: tuple[int, ...], joined: int) -> tuple[int, ...]:
         """The shape over all processes of an array with this shape on each.
 

@@ -247,9 +247,18 @@ class _Plan:
         if not shape:
             return ()
         try:
-            return layout(self._shardings[index], len(shape)).global_shape(shape, self._axis)
+            cut = layout(self._shardings[index], len(shape))
+            result = cut.global_shape(shape, self._axis)
         except InvalidValueError as error:
             raise InvalidValueError(f"{self.names[index]} {error}.") from None
+        if len(shape) <= self._axis and cut.is_spread:
+            raise InvalidValueError(
+                f"{self.names[index]} has shape {shape}, without the axis {self._axis} along which"
+                " the rows of the processes are put together, and its sharding spreads it over"
+                " processes. Give it that axis, or a sharding of its own: PartitionSpec() where it"
+                " is the same on all processes."
+            )
+        return result
 
 
 def _put(
