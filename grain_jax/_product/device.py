@@ -187,12 +187,12 @@ class DeviceIterator(AheadIterator[Any]):
         return state if self._rows.is_fixed else with_rows(state, self._rows.full)
 
     def _decode(self, state: Any) -> Any:
-        return without_rows(state)[0]
+        return without_rows(state, self._rows.axis + 1)[0]
 
     def _moved(self, state: Any) -> None:
         self._rows.describe(_described_rows(self._borrower.iterator))
         if not self._rows.is_fixed:
-            self._rows.full = without_rows(state)[1] or self._rows.full
+            self._rows.full = without_rows(state, self._rows.axis + 1)[1] or self._rows.full
         if self._lockstep is not None:
             self._lockstep.moved()
 

@@ -6,7 +6,7 @@ import base64
 import json
 from typing import Any
 
-from grain_jax._values.errors import InvalidTypeError, InvalidValueError
+from grain_jax._values.errors import InvalidTypeError, InvalidValueError, StateError
 
 __all__ = ["Rows", "with_rows", "without_rows"]
 
@@ -188,23 +188,44 @@ def with_rows(state: Any, lead: Shape | None) -> Any:
     return json.dumps({**whole, "source": state.decode()}).encode()
 
 
-def without_rows(state: Any) -> tuple[Any, Shape | None]:
-    """The parts of a state from `with_rows`; any other state comes back as it is, with None."""
+def without_rows(state: Any, axes: int) -> tuple[Any, Shape | None]:
+    """The parts of a state from `with_rows`; any other state comes back as it is, with None.
+
+    Raises:
+      StateError: for a state that was damaged, or whose rows were not counted along so many axes.
+    """
     whole = state
     if isinstance(state, bytes):
         try:
             whole = json.loads(state)
-        except ValueError:
+        except (ValueError, RecursionError):
             return state, None
     if not isinstance(whole, dict) or not {_ROWS} < whole.keys() <= _STATE_KEYS:
         return state, None
-    rows = whole[_ROWS]
-    lead = None if rows is None else tuple(rows) if isinstance(rows, list) else (rows,)
-    if "base64" in whole:
-        return base64.b64decode(whole["base64"]), lead
-    inner: Any = whole.get("source")
-    return (inner.encode() if isinstance(state, bytes) else inner), lead
+    lead = _lead(whole[_ROWS], axes)
+    try:
+        if "base64" in whole:
+            return base64.b64decode(whole["base64"], validate=True), lead
+        inner: Any = whole["source"]
+        return (inner.encode() if isinstance(state, bytes) else inner), lead
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise StateError(
+            f"the state of a device stage has no state of its source in it ({error})"
+        ) from None
+
+
+def _lead(rows: Any, axes: int) -> Shape | None:
+    if rows is None:
+        return None
+    lead = tuple(rows) if isinstance(rows, list) else (rows,)
+    if len(lead) != axes or any(type(n) is not int or not 0 <= n < _MOST_ROWS for n in lead):
+        raise StateError(
+            f"field {_ROWS!r} of the state is {str(rows)[:80]}, expected "
+            + ("a number of rows" if axes == 1 else f"the lengths of {axes} axes")
+        )
+    return lead
 
 
 _ROWS = "batch_rows"
+_MOST_ROWS = 1 << 50
 _STATE_KEYS = {_ROWS, "source", "base64", "elastic"}
