@@ -65,13 +65,12 @@ def _lane(pipeline: Pipeline, order: Sequence[int], lane: int) -> list[Any]:
     full = sum(
         len(row) == pipeline.shards for n, row in enumerate(rows) if n % pipeline.lanes == lane
     )
-    sharded_end = pipeline.shards > 1 and not any(
-        op[0] in ("filter", "flat_map") for op in pipeline.operations
-    )
+    is_counted = pipeline.shards > 1  # all shards end together, as long as they can be counted
     randoms = 0
     for op in pipeline.operations:
+        is_counted = is_counted and op[0] not in ("filter", "flat_map")
         if op[0] == "batch":
-            mine = _batch(mine, op[1], op[2], full if sharded_end else None)
+            mine = _batch(mine, op[1], op[2], full if is_counted else None)
         elif op[0] == "map":
             mine = [(plus(3 * v if isinstance(v, int) else v, op[1]), p, o) for v, p, o in mine]
         elif op[0] == "map_with_index":
