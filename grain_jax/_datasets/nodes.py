@@ -34,6 +34,7 @@ __all__ = [
     "is_plain",
     "may_draw",
     "read_batch",
+    "reads_at_once",
     "stacks",
 ]
 
@@ -78,6 +79,13 @@ def stacks(node: Node) -> bool:
     while isinstance(node, IndexNode):
         node = node.parent
     return isinstance(node, SourceNode) and node.source.has_batches
+
+
+def reads_at_once(node: Node | None) -> bool:
+    """Whether the source at the end answers for many records in one call."""
+    while node is not None and not isinstance(node, SourceNode):
+        node = getattr(node, "parent", None)
+    return node is not None and node.source.get_many is not None
 
 
 def read_batch(node: Node, indices: Indices, allocate: stacking.Allocate | None) -> Any | None:

@@ -34,6 +34,10 @@ class Root(Protocol):
     def stacks(self) -> bool:
         """Whether `read_batch` can be expected to answer."""
 
+    @property
+    def reads_at_once(self) -> bool:
+        """Whether a source answers for many records in one call."""
+
     def prepare(self, span: Span) -> Any:
         """Returns what `read` needs for the positions of `span`; runs in the trainer, in order.
 

@@ -97,11 +97,18 @@ class Program:
             self._root.close()
 
     def read(self, kind: int, payload: Any) -> Read | None:
-        """Reads what `run` is going to need, ahead of time; None where the source stacks."""
+        """Reads what `run` is going to need, ahead of time; None where each unit is read alone.
+
+        That is where the source stacks, or answers for a whole batch in one call.
+        """
         segment = self._segments[kind]
-        if segment.stacks_records and self._stacks:
+        units = -(-payload.count // segment.unit)
+        assert not isinstance(self._root, Upstream)
+        if segment.stacks_records and self._root.stacks:
             return None
-        return self._read(segment, payload, -(-payload.count // segment.unit))
+        if segment.batches and units > 1 and self._root.reads_at_once:
+            return None
+        return self._read(segment, payload, units)
 
     def run(
         self,
@@ -168,7 +175,7 @@ class Program:
         if ready is None:
             asked = -(-payload.count // segment.unit)
             parts: Iterable[tuple[int, Any]] = enumerate(_parts(payload, segment.unit))
-            run = self._run_stacked
+            run = self._run_part
         else:
             asked = ready.units
             parts, run = _pieces(segment, ready.block), self._run_piece
@@ -212,18 +219,15 @@ class Program:
     ) -> Block:
         return segment.run(block, allocate, self._seed)
 
-    @property
-    def _stacks(self) -> bool:
-        return not isinstance(self._root, Upstream) and self._root.stacks
-
-    def _run_stacked(
+    def _run_part(
         self, segment: Segment, payload: Any, allocate: stacking.Allocate | None
     ) -> Block:
-        """Lets the source stack the records of a unit."""
+        """Reads a unit and runs it; lets the source stack, if it can."""
         assert not isinstance(self._root, Upstream)
-        found = self._root.read_batch(payload, allocate if len(segment.steps) == 1 else None)
-        if found is not None:
-            return segment.run_stacked(*found, self._seed)
+        if segment.stacks_records and self._root.stacks:
+            found = self._root.read_batch(payload, allocate if len(segment.steps) == 1 else None)
+            if found is not None:
+                return segment.run_stacked(*found, self._seed)
         block = self._read(segment, payload, 1).block
         return segment.run(block, allocate, self._seed)
 

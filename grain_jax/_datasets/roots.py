@@ -50,6 +50,11 @@ class NodeRoot:
         return nodes.stacks(self._node)
 
     @property
+    def reads_at_once(self) -> bool:
+        """Whether a source answers for many records in one call."""
+        return nodes.reads_at_once(self._node)
+
+    @property
     def read_options(self) -> options.ReadOptions:
         """How the user wants records to be read: by no other thread where its steps may draw."""
         if nodes.may_draw(self._node):

@@ -215,6 +215,7 @@ def test_case_16_getitems_is_asked_once_a_batch() -> None:
 
         def __getitems__(self, indices: list[int]) -> list[int]:
             self.calls.append(list(indices))
+            time.sleep(0.003)  # waiting is no reason to ask for other blocks
             return [10 * index for index in indices]
 
     source = Source()
