@@ -8,23 +8,20 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["ROOT", "initialize", "job", "results"]
+__all__ = ["ROOT", "free_address", "initialize", "job", "results", "running"]
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @contextlib.contextmanager
-def job(
-    module: str, count: int, *arguments: str, devices: int = 2
+def running(
+    commands: Sequence[Sequence[str]], devices: int = 2
 ) -> Iterator[list[subprocess.Popen[str]]]:
-    """Runs `python -m module address count index *arguments` in processes; kills what is left."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    """Runs `python *command` for each of these commands; kills what is left at the end."""
     env = {
         **os.environ,
         "JAX_PLATFORMS": "cpu",
@@ -33,9 +30,9 @@ def job(
     }
     with contextlib.ExitStack() as stack:
         processes = []
-        for index in range(count):
+        for command in commands:
             process = subprocess.Popen(
-                [sys.executable, "-m", module, address, str(count), str(index), *arguments],
+                [sys.executable, *command],
                 cwd=ROOT,
                 env=env,
                 stdout=subprocess.PIPE,
@@ -46,6 +43,23 @@ def job(
             stack.callback(process.kill)
             processes.append(process)
         yield processes
+
+
+def free_address() -> str:
+    """An address for the coordinator of a job."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+def job(
+    module: str, count: int, *arguments: str
+) -> contextlib.AbstractContextManager[list[subprocess.Popen[str]]]:
+    """Runs `python -m module address count index *arguments`, `count` of them."""
+    address = free_address()
+    return running(
+        [["-m", module, address, str(count), str(index), *arguments] for index in range(count)]
+    )
 
 
 def results(processes: list[subprocess.Popen[str]], timeout: float = 120) -> list[Any]:
