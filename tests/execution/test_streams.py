@@ -184,6 +184,7 @@ def test_lanes_take_turns_until_each_has_ended() -> None:
     class Few:
         def __init__(self, letters: str) -> None:
             self._items = [Item([c], 0, 0, 0, (c,)) for c in letters]
+            self.left_over: list[Any] = []
 
         def advance(self) -> None:
             pass
