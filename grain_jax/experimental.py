@@ -8,9 +8,14 @@ from grain_jax._algebra.transforms import MapWithIndex as MapWithIndexTransform
 
 if TYPE_CHECKING:
     from grain_jax._product.device import device_put as device_put
+    from grain_jax._product.elastic import ElasticIterator as ElasticIterator
 else:
     __getattr__, __dir__ = _lazy.facade(
-        __name__, {"device_put": "grain_jax._product.device:device_put"}
+        __name__,
+        {
+            "ElasticIterator": "grain_jax._product.elastic:ElasticIterator",
+            "device_put": "grain_jax._product.device:device_put",
+        },
     )
 
-__all__ = ["FlatMapTransform", "MapWithIndexTransform", "device_put"]
+__all__ = ["ElasticIterator", "FlatMapTransform", "MapWithIndexTransform", "device_put"]

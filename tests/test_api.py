@@ -21,7 +21,7 @@ PUBLIC = {
     "grain_jax.errors": """
         ClosedError GrainError InvalidTypeError InvalidValueError MissingDependencyError
         OutOfRangeError StateError TooManyErrors TransformError WorkerError""",
-    "grain_jax.experimental": "FlatMapTransform MapWithIndexTransform device_put",
+    "grain_jax.experimental": "ElasticIterator FlatMapTransform MapWithIndexTransform device_put",
     "grain_jax.multiprocessing": "MultiprocessingOptions",
     "grain_jax.python": """
         ArrayRecordDataSource Batch BatchOperation DATASET_INDEX DataLoader DatasetIterator EPOCH
