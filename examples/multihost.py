@@ -24,6 +24,7 @@ import socket
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -217,7 +218,14 @@ def main() -> None:
     if options.process is None and not options.cluster:
         sys.exit(launch(options))
     join(options)
-    train(options)
+    try:
+        train(options)
+    except BaseException:
+        # At a normal exit JAX waits for the other processes, and they wait for this one, in a
+        # collective: only its end tells them.
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
     if jax.process_count() > 1:
         jax.distributed.shutdown()
 
