@@ -127,6 +127,7 @@ class DeviceIterator(AheadIterator[Any]):
         self._length = rows.length(length)
         self._lockstep = Lockstep(placer.devices, rows.rule) if placer.compares else None
         self._spec: Any = None
+        self._full = rows.full
         super().__init__(source, placer, buffer_size, close_source=close_source)
         placer.outlook = getattr(self._borrower.iterator, "_outlook", placer.outlook)
 
@@ -169,6 +170,7 @@ class DeviceIterator(AheadIterator[Any]):
                 raise StopIteration
             if lockstep.others_ended:
                 lockstep.send(lambda: self._placer.skeleton(element))
+        self._full = self._rows.full
         return element.batch
 
     def _deliver_end(self) -> Placed | None:
@@ -184,7 +186,8 @@ class DeviceIterator(AheadIterator[Any]):
     # A short batch must be known for one after a restore too, where it may be the first to come.
 
     def _encode(self, state: Any) -> Any:
-        return state if self._rows.is_fixed else with_rows(state, self._rows.full)
+        # What has only been read ahead is not known on every process.
+        return state if self._rows.is_fixed else with_rows(state, self._full)
 
     def _decode(self, state: Any) -> Any:
         return without_rows(state, self._rows.axis + 1)[0]
@@ -192,7 +195,8 @@ class DeviceIterator(AheadIterator[Any]):
     def _moved(self, state: Any) -> None:
         self._rows.describe(_described_rows(self._borrower.iterator))
         if not self._rows.is_fixed:
-            self._rows.full = without_rows(state, self._rows.axis + 1)[1] or self._rows.full
+            saved = without_rows(state, self._rows.axis + 1)[1]
+            self._full = self._rows.full = saved or self._full
         if self._lockstep is not None:
             self._lockstep.moved()
 
