@@ -136,3 +136,40 @@ def test_elements() -> None:
     assert Layout(11, lanes=3).elements(cut([batch(3)])) == 2 + 2 + 1
     assert Layout(22, start=11).elements(cut([batch(3, True)])) == 3
     assert Layout(None).elements(cut([batch(3)])) is None
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    length=st.integers(0, 40),
+    base=st.integers(0, 20),
+    shards=st.integers(1, 4),
+    size=st.integers(1, 4),
+    drop=st.booleans(),
+)
+def test_every_shard_knows_which_steps_are_full_on_all(
+    length: int, base: int, shards: int, size: int, drop: bool
+) -> None:
+    segments = cut([batch(size, drop)])
+    full, rest = divmod(max(0, length - base), shards * size)
+    plan = Plan(Upstream(None), [batch(size, drop)])
+    for index in range(shards):
+        layout = Layout(length, (index, shards))
+        own = 0 if drop else len(range(index, rest, shards))
+        expected = (size, None if drop or not rest else own)
+        assert layout.batch_rows(plan, base) == expected
+        lane = layout.lane(0, base, segments[0])
+        for step in range(full + bool(own)):
+            done = lane.before + min((step + 1) * size, full * size + own)
+            position = Position(base, ((done, 0),))
+            assert layout.outlook(position, segments) == (step >= full, max(0, full - step - 1))
+
+
+def test_outlooks_that_nobody_has() -> None:
+    at = Position(0, ((2, 0),))
+    assert Layout(9).outlook(Position(), cut([batch(2)])) is None
+    assert Layout(9, lanes=2).outlook(Position(0, ((2, 0), None)), cut([batch(2)])) is None
+    assert Layout(9).outlook(at, cut([keep(), batch(2)])) is None
+    endless = Layout(None).outlook(at, cut([batch(2)]))
+    assert endless is not None
+    assert not endless[0]
+    assert endless[1] > 10**12
