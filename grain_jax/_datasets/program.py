@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from grain_jax._algebra import stacking
@@ -50,6 +50,7 @@ class Outcome:
       positions: for each output the position of its last record; empty where `units` is None.
       outputs: for each output its flat-map number; None while all are 0.
       skipped: records that were left out, with the unit they were, in order.
+      error: what the unit after those that are done has raised.
       rngs: for each output the generator that a sampler gave, with what was drawn from it; None if
         it gave none.
     """
@@ -62,6 +63,7 @@ class Outcome:
     outputs: list[int] | None = None
     rngs: list[Any] | None = None
     skipped: list[tuple[int, Skip]] = dataclasses.field(default_factory=list)
+    error: Any = None
 
 
 class SparseError(Exception):
@@ -108,7 +110,7 @@ class Program:
             return None
         if segment.batches and units > 1 and self._root.reads_at_once:
             return None
-        return self._read(segment, payload, units)
+        return self._read(segment, payload)
 
     def run(
         self,
@@ -116,7 +118,7 @@ class Program:
         payload: Any,
         inputs: list[Any],
         allocate: stacking.Allocate | None,
-        ready: Read | None = None,
+        ready: Read | Exception | None = None,
     ) -> tuple[list[Any], Outcome]:
         """Runs segment `kind` on one task.
 
@@ -125,7 +127,7 @@ class Program:
           payload: what `Root.prepare` gave, or `Gathered`.
           inputs: the elements of a later segment's unit.
           allocate: memory for batches; None means fresh memory.
-          ready: what `read` returned for this payload, if it was asked.
+          ready: what `read` returned for this payload, or raised, if it was asked.
 
         Returns:
           The outputs, and their whereabouts.
@@ -138,81 +140,85 @@ class Program:
             block.ordinal = payload.ordinal
             block.describe = None if isinstance(self._root, Upstream) else self._root.describe
             waited, done, results = 0.0, 1, [(0, segment.run(block, allocate, self._seed))]
+            error = None
         else:
-            try:
-                ready = ready or self.read(kind, payload)
-            except self._skips as error:
-                # Reading goes back to one record before it gives up.
-                first = Skip(type(error).__name__, faults.described(error))
-                outcome = Outcome(time.perf_counter() - begin, 0.0, 1, units=[])
-                outcome.skipped.append((0, first))
-                return [], outcome
-            waited = ready.waited if ready is not None else 0.0
-            done, results = self._run_units(segment, payload, ready, allocate, skipped)
-        outcome = Outcome(time.perf_counter() - begin, waited, done, skipped=skipped)
+            if ready is None:
+                ready = self._tried(kind, payload)
+            done, results, error = self._run_units(segment, payload, ready, allocate, skipped)
+            waited = ready.waited if isinstance(ready, Read) else 0.0
+        seconds = time.perf_counter() - begin
+        outcome = Outcome(seconds, waited, done, skipped=skipped, error=error)
         if not (segment.counted and len(results) == done):
             _add_whereabouts(outcome, results)
         if any(block.rngs is not None for _, block in results):
             outcome.rngs = [r for _, block in results for r in block.rngs or [None] * len(block)]
         return [element for _, block in results for element in block.data], outcome
 
+    def _tried(self, kind: int, payload: Any) -> Read | Exception | None:
+        """Returns what `read` returns, or what it raises."""
+        try:
+            return self.read(kind, payload)
+        except SparseError:
+            raise
+        except Exception as error:
+            return error
+
     def _run_units(
         self,
         segment: Segment,
         payload: Any,
-        ready: Read | None,
+        ready: Read | Exception | None,
         allocate: stacking.Allocate | None,
         skipped: list[tuple[int, Skip]],
-    ) -> tuple[int, list[tuple[int, Block]]]:
+    ) -> tuple[int, list[tuple[int, Block]], Exception | None]:
         """Runs one unit after the other, so that those before a faulty one still arrive.
 
-        Units that are left out are added to `skipped`.
+        Where reading them together failed, each is read alone, to see which one it was. Units that
+        are left out are added to `skipped`.
 
         Returns:
-          How many units were done, and pairs of unit and outputs.
+          How many units were done, pairs of unit and outputs, and what the next unit raised.
         """
-        run: Callable[[Segment, Any, stacking.Allocate | None], Block]
-        if ready is None:
-            asked = -(-payload.count // segment.unit)
-            parts: Iterable[tuple[int, Any]] = enumerate(_parts(payload, segment.unit))
-            run = self._run_part
-        else:
+        run: Callable[[Segment, Any, stacking.Allocate | None], Block | None]
+        if isinstance(ready, Read):
             asked = ready.units
             parts, run = _pieces(segment, ready.block), self._run_piece
+        else:
+            asked = -(-payload.count // segment.unit)
+            parts, run = _parts(payload, segment.unit), self._run_part
+        together = ready if isinstance(ready, Exception) else None
         results: list[tuple[int, Block]] = []
         for unit, part in parts:
             try:
-                results.append((unit, run(segment, part, allocate)))
+                if together is not None and asked == 1:
+                    raise together
+                result = run(segment, part, allocate)
+                if result is not None:
+                    results.append((unit, result))
             except self._skips as error:
                 skipped.append((unit, Skip(type(error).__name__, faults.described(error))))
-            except Exception:
+            except Exception as error:
                 if not unit:
                     raise
-                return unit, results
-        return asked, results
+                return unit, results, error
+        if together is not None and not skipped:
+            raise together  # it did not come again, and is raised all the same
+        return asked, results, None
 
-    def _read(self, segment: Segment, payload: Any, units: int) -> Read:
-        """Reads the records of as many units as can be read, up to `units` and at least one."""
+    def _read(self, segment: Segment, payload: Any) -> Read:
+        """Reads the records of all units, or of those before the first one with a gap."""
         assert not isinstance(self._root, Upstream)
         begin, busy = time.perf_counter(), time.thread_time()
-        while True:
-            try:
-                block = self._root.read(payload)
-            except Exception:
-                if units == 1:
-                    raise
-                units //= 2
-                payload = payload.part(0, units * segment.unit)
-            else:
-                waited = time.perf_counter() - begin - (time.thread_time() - busy)
-                if not segment.needs_all or block.rows is None:
-                    return Read(units, block, waited)
-                units = _gap(block.rows) // segment.unit
-                if not units:
-                    raise SparseError
-                whole = block.part(0, units * segment.unit)
-                whole.rows = None
-                return Read(units, whole, waited)
+        block = self._root.read(payload)
+        waited = time.perf_counter() - begin - (time.thread_time() - busy)
+        units = -(-payload.count // segment.unit)
+        if segment.needs_all and block.rows is not None:
+            units = _gap(block.rows) // segment.unit
+            if not units:
+                raise SparseError
+            block = block.part(0, units * segment.unit)
+            block.rows = None
+        return Read(units, block, waited)
 
     def _run_piece(
         self, segment: Segment, block: Block, allocate: stacking.Allocate | None
@@ -221,15 +227,15 @@ class Program:
 
     def _run_part(
         self, segment: Segment, payload: Any, allocate: stacking.Allocate | None
-    ) -> Block:
-        """Reads a unit and runs it; lets the source stack, if it can."""
+    ) -> Block | None:
+        """Reads a unit and runs it; None if its record is absent. Lets the source stack."""
         assert not isinstance(self._root, Upstream)
         if segment.stacks_records and self._root.stacks:
             found = self._root.read_batch(payload, allocate if len(segment.steps) == 1 else None)
             if found is not None:
                 return segment.run_stacked(*found, self._seed)
-        block = self._read(segment, payload, 1).block
-        return segment.run(block, allocate, self._seed)
+        block = self._read(segment, payload).block
+        return segment.run(block, allocate, self._seed) if len(block) else None
 
 
 def _gap(rows: Sequence[int]) -> int:
@@ -237,10 +243,10 @@ def _gap(rows: Sequence[int]) -> int:
     return next((place for place, row in enumerate(rows) if place != row), len(rows))
 
 
-def _parts(payload: Any, size: int) -> Iterator[Any]:
-    """Yields the payload unit by unit."""
-    for begin in range(0, payload.count, size):
-        yield payload.part(begin, min(begin + size, payload.count))
+def _parts(payload: Any, size: int) -> Iterator[tuple[int, Any]]:
+    """Yields units and their payloads."""
+    for unit, begin in enumerate(range(0, payload.count, size)):
+        yield unit, payload.part(begin, min(begin + size, payload.count))
 
 
 def _pieces(segment: Segment, block: Block) -> Iterator[tuple[int, Block]]:

@@ -93,8 +93,11 @@ class Head:
     def _task(self, payload: Any, span: Span) -> _Stretch:
         units = -(-span.count // self._lane.unit)
         last = span.first + span.stride * (span.count - 1)
-        label = f"positions {span.first} to {last}" + (
-            f" in steps of {span.stride}" if span.stride > 1 else ""
+        label = (
+            f"position {last}"
+            if span.count == 1
+            else f"positions {span.first} to {last}"
+            + (f" in steps of {span.stride}" if span.stride > 1 else "")
         )
         return _Stretch(payload, span, self._lane.unit, units, label)
 

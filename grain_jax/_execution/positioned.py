@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Iterator
 from typing import Any, Generic, Self, TypeVar
@@ -28,6 +29,8 @@ class Positioned(
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
         self._owner: lending.Owner | None = None
+        # Several threads may take elements; each element goes to one of them.
+        self._lock = threading.RLock()
         weakref.finalize(self, pipeline.close)
 
     def __iter__(self) -> Self:
@@ -36,7 +39,8 @@ class Positioned(
     def __next__(self) -> T:
         lending.refuse_lent(self, self._owner)
         try:
-            return self._next()
+            with self._lock:
+                return self._next()
         except BaseException as error:
             faults.strip(error)
             raise

@@ -6,7 +6,7 @@ import queue
 import threading
 from typing import Any
 
-from grain_jax._datasets.program import Program, Read
+from grain_jax._datasets.program import Program, Read, SparseError
 
 __all__ = ["Reads"]
 
@@ -21,14 +21,14 @@ class _Job:
         self.kind = kind
         self.payload = payload
         self.done = threading.Event()
-        self.read: Read | None = None
+        self.read: Read | Exception | None = None
         self.dropped = False
 
 
 class Reads:
     """Reads ahead in one thread; the reader below it may use more.
 
-    What could not be read is left to `Program.run`, which reads again and raises.
+    What reading has raised is handed on to `Program.run`.
     """
 
     def __init__(self, program: Program) -> None:
@@ -47,8 +47,8 @@ class Reads:
         job = self._open[ticket] = _Job(kind, payload)
         self._jobs.put(job)
 
-    def take(self, ticket: int) -> Read | None:
-        """Waits for what was read for a ticket; None where nothing was, or it failed."""
+    def take(self, ticket: int) -> Read | Exception | None:
+        """Waits for what was read for a ticket, or what reading raised; None where nothing was."""
         job = self._open.pop(ticket, None)
         if job is None:
             return None
@@ -78,6 +78,8 @@ def _serve(program: Program, jobs: queue.SimpleQueue[_Job | None]) -> None:
         if not job.dropped:
             try:
                 job.read = program.read(job.kind, job.payload)
-            except Exception:
-                job.read = None
+            except SparseError:
+                job.read = None  # that is for the thread that runs the stream
+            except Exception as error:
+                job.read = error
         job.done.set()

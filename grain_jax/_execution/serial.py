@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
+import types
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -201,6 +202,7 @@ class Serial:
         try:
             outputs = iter(live(stream))
         except Exception as error:
+            _explain(stage, error)
             faults.reraise(error, stage.title, "its start")
         return self._watched(stage, outputs)
 
@@ -216,7 +218,18 @@ class Serial:
         except Exception as error:
             if error is self._upstream_error:
                 raise
+            _explain(stage, error)
             faults.reraise(error, stage.title, self._where)
+
+
+def _explain(stage: Own, error: Exception) -> None:
+    """Says what a plain function among the operations is taken for."""
+    if isinstance(stage.operation, types.FunctionType):
+        faults.add_note(
+            error,
+            "A function among the operations is called once, with an iterator of records. To change "
+            "each element, derive from grain_jax.transforms.Map, or use MapDataset.map.",
+        )
 
 
 def _as_json(stage: Own, state: Any) -> Any:

@@ -115,7 +115,9 @@ class SegmentStream:
                 item.rng = outcome.rngs[item.row]
         if outcome.skipped or task.skips or self.left_over:
             self._hand_on_skips(task, outcome, is_resumed=skip > 0)
-        if outcome.done < task.units:
+        if outcome.error is not None:
+            self._window.appendleft((_Failure(outcome.error), 0))
+        elif outcome.done < task.units:
             rest = self._feed.rest(task, outcome.done)
             self._window.appendleft((rest, self._put(rest)))
 
@@ -149,7 +151,7 @@ class SegmentStream:
 
 
 class _Failure:
-    """What a feed has raised, among the tasks of a window."""
+    """What a feed or a unit has raised, among the tasks of a window."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error

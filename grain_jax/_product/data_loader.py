@@ -90,6 +90,11 @@ class DataLoader(closing.Closing):
             max_worker_restarts=max_worker_restarts,
             stall_timeout=stall_timeout,
         )
+        if read_options is not None and not isinstance(read_options, options.ReadOptions):
+            raise errors.InvalidTypeError(
+                f"read_options must be a ReadOptions or None, got {read_options!r}. Write "
+                "grain_jax.ReadOptions(num_threads=...)."
+            )
         self._sampler = sampler
         source = sources.adapt(data_source)
         sources.check_not_empty(source)
@@ -208,6 +213,7 @@ def load(
     """
     adapted = sources.adapt(source)
     sources.check_not_empty(adapted)
+    _check_list("transformations", transformations)
     todo = list(transformations)
     if batch_size is not None:
         todo.append(transforms.Batch(batch_size, drop_remainder))
@@ -295,12 +301,17 @@ def _layout(sampler: Any, given: sharding.ShardOptions | None, lanes: int) -> La
     return Layout(length, shard=shard, lanes=lanes, even=given.drop_remainder)
 
 
+def _check_list(name: str, given: Any) -> None:
+    if not isinstance(given, Sequence) or isinstance(given, (str, bytes)):
+        hint = f"[{given!r}]" if given is not None else "()"
+        raise errors.InvalidTypeError(
+            f"{name} must be a list of transformations, got {given!r}. Write {hint}."
+        )
+
+
 def _steps(todo: Sequence[Any], sampler: Any) -> tuple[list[steps.Step], list[Any]]:
     """Returns the steps, and the serial stages from the first operation of the user's own on."""
-    if not isinstance(todo, Sequence) or isinstance(todo, (str, bytes)):
-        raise errors.InvalidTypeError(
-            f"operations must be a list of transformations, got {todo!r}. Write [{todo!r}]."
-        )
+    _check_list("operations", todo)
     seed = _seed(sampler)
     before: list[steps.Step] = []
     stages: list[Any] = []

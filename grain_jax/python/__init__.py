@@ -1,5 +1,6 @@
 """The same things under the names that code written for `grain.python` uses."""
 
+import sys
 from typing import TYPE_CHECKING
 
 from grain_jax import _lazy
@@ -59,6 +60,9 @@ else:
             "load": "grain_jax._product.data_loader:load",
         },
     )
+
+# Grain has it as a module here, too: `import grain_jax.python.experimental`.
+sys.modules[f"{__name__}.experimental"] = experimental
 
 __all__ = [
     "DATASET_INDEX",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from grain_jax._execution.engine import arena, wire
+from grain_jax._execution.engine import arena, faults, wire
 
 __all__ = ["Bundle"]
 
@@ -30,6 +30,7 @@ class Bundle:
         self._registry = registry  # keeps it findable for `load`
         self.crowded = False  # too much memory is held by others: `load` makes a copy
         self._count, self.info = wire.decode_info(memory, place[1])
+        faults.unpack_within(self.info)
 
     def __len__(self) -> int:
         return self._count

@@ -13,7 +13,15 @@ from typing import Any
 from grain_jax._execution.engine import wire
 from grain_jax._values.errors import TransformError
 
-__all__ = ["death", "pack_exception", "shorten", "unpack_exception"]
+__all__ = [
+    "death",
+    "forget_frames",
+    "pack_exception",
+    "pack_within",
+    "shorten",
+    "unpack_exception",
+    "unpack_within",
+]
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 _LONGEST_CHAIN = 8
@@ -138,6 +146,44 @@ def unpack_exception(data: bytes, worker: str) -> BaseException:
     error = _revive(described)
     error.add_note(f"raised in {worker}:\n{_format(described['frames'])}")
     return error
+
+
+def forget_frames(error: BaseException) -> None:
+    """Lets go of the frames of an exception and of those behind it."""
+    # The frames of a traceback refer to arrays in the slot.
+    seen: set[int] = set()
+    pending: list[BaseException | None] = [error]
+    while pending:
+        item = pending.pop()
+        if item is not None and id(item) not in seen:
+            seen.add(id(item))
+            pending += [item.__cause__, item.__context__]
+            if item.__traceback__ is not None:
+                traceback.clear_frames(item.__traceback__)
+                item.__traceback__ = None
+
+
+class _Packed:
+    """An exception on its way from a worker, inside the `info` of a task's outputs."""
+
+    def __init__(self, data: bytes, worker: str) -> None:
+        self.data = data
+        self.worker = worker
+
+
+def pack_within(info: Any, registry: wire.Registry | None, worker: str) -> None:
+    """Packs the exception that a program put into `info.error`, behind its outputs."""
+    error = getattr(info, "error", None)
+    if isinstance(error, BaseException):
+        info.error = _Packed(pack_exception(error, registry), worker)
+        forget_frames(error)
+
+
+def unpack_within(info: Any) -> None:
+    """Puts the exception back that `pack_within` has packed."""
+    packed = getattr(info, "error", None)
+    if isinstance(packed, _Packed):
+        info.error = unpack_exception(packed.data, packed.worker)
 
 
 @functools.cache

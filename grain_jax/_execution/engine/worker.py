@@ -7,7 +7,6 @@ import pickle
 import signal
 import socket
 import sys
-import traceback
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -62,7 +61,7 @@ class _Worker:
             offset, length = self.run(slot, body, inputs)
         except BaseException as caught:  # a user's SystemExit too is an answer, not the end
             error = faults.pack_exception(caught, self.registry)
-            _forget_frames(caught)
+            faults.forget_frames(caught)
             if len(error) > _INLINE:
                 offset, length, error = _write_error(slot, error)
             status = wire.FAILED
@@ -86,6 +85,7 @@ class _Worker:
             rows.extend(outputs[row] for row in chosen)
             del memory, outputs
         outputs, info = self.program.run(kind, payload, rows, slot.allocate)
+        faults.pack_within(info, self.registry, f"worker {self.row}")
         return wire.encode(outputs, info, slot, self.registry)
 
     def _note_kept(self, kept: dict[int, list[weakref.ref[Any]]]) -> bool:
@@ -131,20 +131,6 @@ def _write_error(slot: Slot, error: bytes) -> tuple[int, int, bytes]:
     except OSError:  # a full disk, maybe the very error
         return 0, 0, faults.shorten(error, _INLINE)
     return offset, len(error), b""
-
-
-def _forget_frames(error: BaseException) -> None:
-    # The frames of a traceback refer to arrays in the slot.
-    seen: set[int] = set()
-    pending: list[BaseException | None] = [error]
-    while pending:
-        item = pending.pop()
-        if item is not None and id(item) not in seen:
-            seen.add(id(item))
-            pending += [item.__cause__, item.__context__]
-            if item.__traceback__ is not None:
-                traceback.clear_frames(item.__traceback__)
-                item.__traceback__ = None
 
 
 def _flush_lines() -> None:

@@ -1,0 +1,115 @@
+"""An exception that would not come again is raised all the same, once, and nothing is lost."""
+
+from __future__ import annotations
+
+import collections
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import grain_jax as grain
+
+pytestmark = pytest.mark.usefixtures("no_process_left")
+
+
+class Once(grain.transforms.Map):
+    """Fails for record 37, the first time that any process sees it."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def map(self, element: Any) -> Any:
+        if element == 37 and not self.mark.exists():
+            self.mark.touch()
+            raise ValueError("only once")
+        return element
+
+
+class OnceUnreadable:
+    """Cannot read record 37, the first time that any process asks for it."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __len__(self) -> int:
+        return 100
+
+    def __getitem__(self, key: int) -> int:
+        if key == 37 and not self.mark.exists():
+            self.mark.touch()
+            raise ValueError("only once")
+        return key
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("batch_size", [None, 4])
+@pytest.mark.parametrize("where", ["map", "source", "source, ahead"])
+def test_it_is_raised_once(
+    tmp_path: Path, workers: int, batch_size: int | None, where: str
+) -> None:
+    mark = tmp_path / "seen"
+    is_map = where == "map"
+    loader = grain.load(
+        range(100) if is_map else OnceUnreadable(mark),
+        num_epochs=1,
+        transformations=[Once(mark)] if is_map else [],
+        batch_size=batch_size,
+        worker_count=workers,
+        read_options=grain.ReadOptions(2, 16) if where == "source, ahead" else None,
+    )
+    with loader:
+        iterator = iter(loader)
+        got: list[int] = []
+
+        def take_all() -> None:
+            for element in iterator:
+                got.extend(np.atleast_1d(element).tolist())
+
+        with pytest.raises(ValueError, match="only once"):
+            take_all()
+        take_all()
+    assert got == list(range(100))
+
+
+class Interrupted(Exception):
+    """What a handler of the user's raises."""
+
+
+def test_the_exception_of_a_signal_handler_is_not_lost() -> None:
+    def handler(*_: Any) -> None:
+        raise Interrupted
+
+    class Slow(grain.transforms.Map):
+        def map(self, element: Any) -> Any:
+            return sum(range(200)) * 0 + element
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        for number in range(30):
+            endless = grain.load(range(10_000), transformations=[Slow()], batch_size=8)
+            signal.setitimer(signal.ITIMER_REAL, 0.005 + number * 1e-4)
+            with pytest.raises(Interrupted):
+                collections.deque(endless, maxlen=1)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_several_threads_may_share_an_iterator(workers: int) -> None:
+    with grain.load(range(600), num_epochs=1, batch_size=3, worker_count=workers) as loader:
+        iterator = iter(loader)
+        got: list[list[int]] = []
+        threads = [
+            threading.Thread(target=lambda: got.extend(b.tolist() for b in iterator))
+            for _ in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sorted(x for batch in got for x in batch) == list(range(600))
