@@ -162,6 +162,7 @@ class Pool:
         self._check_process()
         with self._lock:
             self._check_open()
+            self._mend()
             return self._ledger.add(kind, payload, inputs, label)
 
     def result(self, ticket: int, block: bool = True) -> Bundle | None:
@@ -272,11 +273,14 @@ class Pool:
     def _patience(self) -> float:
         return _LOOK if self._stall_timeout is None else min(_LOOK, self._stall_timeout)
 
-    def _pump(self) -> None:
+    def _mend(self) -> None:
+        # An interrupt has come between reading a message and acting on it, or while processes were
+        # replaced. Nobody knows what is lost: begin again, with other workers.
         if self._torn:
-            # An interrupt has come between reading a message and acting on it. Nobody knows what is
-            # lost: begin again, with other workers.
             self._replace_helper(dead=False)
+
+    def _pump(self) -> None:
+        self._mend()
         self._torn = True
         if not self._ledger.drain():  # only then is there time to hear of deaths
             while (message := self._helper.read()) is not None:
