@@ -38,7 +38,10 @@ class Block:
         return len(self.data)
 
     def where(self, row: int) -> str:
-        """Says which record an element is made of."""
+        """Says which record an element is made of; behind the last one, where Ctrl-C came, its."""
+        row = min(row, len(self.positions) - 1)
+        if row < 0:
+            return "no record"
         position = int(self.positions[row])
         text = self.describe(position) if self.describe else f"position {position}"
         if self.outputs is not None and self.outputs[row]:
