@@ -95,12 +95,14 @@ class AheadIterator(StatefulCheckpointable, Generic[T]):
     def get_state(self) -> Any:
         """Returns the position of the last element received, whatever has been read ahead.
 
+        Also after `close`: a last save may come behind the `with` block.
+
         Raises:
           InvalidTypeError: if the source has no state.
         """
         if self._owner is not None:
             return self._owner.get_state()
-        self._check()
+        refuse_in_fork(self._pid)
         require_state(self._borrower.iterator, self._lent.has_state)
         return self._encode(copy.deepcopy(self._borrower.position()))
 

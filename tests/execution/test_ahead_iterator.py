@@ -325,13 +325,14 @@ def test_close_closes_a_given_source_only_if_told(close_source: bool) -> None:
     source = Counter(9)
     iterator = ahead(source, close_source=close_source)
     next(iterator)
+    state = iterator.get_state()
     iterator.close()
     iterator.close()
     assert source.closed == close_source
+    assert iterator.get_state() == state
     for use in (
         lambda: next(iterator),
         iterator.start_prefetch,
-        iterator.get_state,
         lambda: iterator.set_state({"next": 0}),
     ):
         with pytest.raises(ClosedError, match="AheadIterator was closed"):

@@ -328,8 +328,8 @@ def test_it_is_over_after_close() -> None:
     iterator.close()
     with pytest.raises(ClosedError, match="DeviceIterator was closed"):
         next(iterator)
-    with pytest.raises(ClosedError, match="DeviceIterator was closed"):
-        iterator.get_state()
+    # A last save may come behind the `with` block.
+    assert iterator.get_state() == {"batch_rows": 4, "source": {"start": 4}}
     assert rows(batch) == [0, 1, 2, 3]
 
 
