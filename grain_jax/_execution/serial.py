@@ -227,8 +227,8 @@ def _explain(stage: Own, error: Exception) -> None:
     if isinstance(stage.operation, types.FunctionType):
         faults.add_note(
             error,
-            "A function among the operations is called once, with an iterator of records. To change "
-            "each element, derive from grain_jax.transforms.Map, or use MapDataset.map.",
+            "A function among the operations is called once, with an iterator of records. To "
+            "change each element, derive from grain_jax.transforms.Map, or use MapDataset.map.",
         )
 
 
