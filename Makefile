@@ -6,11 +6,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST_ARGS ?=
 
-.PHONY: help demo test lint types format build-files bench notebook clean
+.PHONY: help demo test faults lint types format build-files bench notebook clean
 
 help:
 	@echo "make demo    train, kill, resume, compare: the whole path on real data"
 	@echo "make test    the test suite                  (PYTEST_ARGS='-k name' to choose)"
+	@echo "make faults  the long forms of the campaigns in tests/faults: half an hour"
 	@echo "make lint    ruff                            make types   mypy"
 	@echo "make format  rewrite in the project's style  make bench   compare with Grain"
 
@@ -19,6 +20,14 @@ demo: $(VENV)/.installed-examples
 
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n auto --dist worksteal $(PYTEST_ARGS)
+
+faults: $(VENV)/.installed-test
+	$(BIN)/python -m tests.faults.worker_kills
+	$(BIN)/python -m tests.faults.trainer_kills
+	$(BIN)/python -m tests.faults.mutated_states
+	$(BIN)/python -m tests.faults.random_pipelines
+	$(BIN)/python -m tests.faults.interrupts
+	$(BIN)/python -m tests.faults.soak
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

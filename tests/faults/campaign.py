@@ -1,0 +1,58 @@
+"""What the campaigns share: their command line, their counts, and a look at other processes."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+__all__ = ["main", "marked", "wait_until"]
+
+Run = Callable[[int, int], Counter[str]]
+
+
+def main(run: Run, what: str, count: int) -> None:
+    """Runs a campaign from the command line and prints its counts.
+
+    Args:
+      run: called with how many and the seed; raises at the first fault that is not taken well.
+      what: what is counted, for the help text.
+      count: how many in the long form.
+    """
+    parser = argparse.ArgumentParser(description=run.__doc__)
+    parser.add_argument("--count", type=int, default=count, help=f"number of {what}")
+    parser.add_argument("--seed", type=int, default=0)
+    chosen = parser.parse_args()
+    began = time.monotonic()
+    counts = run(chosen.count, chosen.seed)
+    seconds = time.monotonic() - began
+    name = Path(parser.prog).stem
+    print(f"{name}: " + ", ".join(f"{n} {what}" for what, n in counts.items()), end="")
+    print(f" ({seconds:.0f} s)")
+
+
+def marked(mark: str) -> set[int]:
+    """Returns the processes, zombies left out, that were started with `mark` in the environment."""
+    found = set()
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            if mark.encode() in (entry / "environ").read_bytes():
+                found.add(int(entry.name))
+        except OSError:
+            continue  # it has ended, or is another user's
+    return found
+
+
+def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
+    """Waits for a condition and returns whether it came true in time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True

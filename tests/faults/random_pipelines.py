@@ -1,0 +1,76 @@
+"""Campaign: random pipelines with random workers, stops, restores and exceptions of user code."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import grain_jax as grain
+from tests.faults import campaign, pieces
+from tests.property import library, reference
+
+__all__ = ["run"]
+
+
+def run(count: int, seed: int) -> Counter[str]:
+    """Runs random pipelines against the plain reference, through stops, restores and errors."""
+    counts: Counter[str] = Counter()
+    with grain.load([0], worker_count=1) as idle:
+        iter(idle)  # what all loaders share stays, which makes each start in milliseconds
+        _all(count, seed, counts)
+    return counts
+
+
+def _all(count: int, seed: int, counts: Counter[str]) -> None:
+    for number in range(count):
+        with tempfile.TemporaryDirectory() as folder:
+            _one(random.Random(f"{seed} {number}"), Path(folder), counts)
+
+
+def _one(rng: random.Random, folder: Path, counts: Counter[str]) -> None:
+    pipeline = reference.draw(rng)
+    expected = pieces.expected(pipeline)
+    extra: list[tuple[int, Any]] = []
+    if rng.random() < 0.7:
+        place = rng.randint(0, len(pipeline.operations))
+        extra.append((place, pieces.FailsOnce(rng.randint(3, 12), folder)))
+    got: list[Any] = []
+    state: bytes | None = None
+    for left in reversed(range(rng.randint(1, 3))):
+        workers = rng.choice([0, 0, 1, 2, 3])
+        with pieces.loader(pipeline, workers, extra) as loader:
+            iterator = iter(loader)
+            if state is not None:
+                iterator.set_state(state)
+                counts["restores"] += 1
+            stop = rng.randint(len(got), len(expected)) if left else len(expected) + 1
+            while len(got) < stop and _step(iterator, got, counts):
+                pass
+            state = iterator.get_state()
+    assert got == expected, (pipeline, extra)
+    counts["pipelines"] += 1
+    counts["elements, all right"] += len(got)
+
+
+def _step(iterator: grain.DataLoaderIterator, got: list[Any], counts: Counter[str]) -> bool:
+    """Takes one element, at the second try if the first fails; False at the end."""
+    before = iterator.get_state()
+    while True:
+        try:
+            got.append(library.plain(next(iterator)))
+        except StopIteration:
+            return False
+        except OSError as error:
+            if not str(error).startswith("not yet"):
+                raise
+            assert iterator.get_state() == before, "an error moved the position"
+            counts["exceptions"] += 1
+        else:
+            return True
+
+
+if __name__ == "__main__":
+    campaign.main(run, "pipelines", 2000)
