@@ -154,6 +154,53 @@ class Program:
             outcome.rngs = [r for _, block in results for r in block.rngs or [None] * len(block)]
         return [element for _, block in results for element in block.data], outcome
 
+    def before(
+        self,
+        kind: int,
+        payload: Any,
+        outputs: list[Any],
+        outcome: Outcome,
+        row: int,
+        error: Exception,
+    ) -> tuple[list[Any], Outcome]:
+        """Returns the outputs of the units before the one of output `row`, which cannot be sent.
+
+        Raises:
+          Exception: `error`, if it is the first unit.
+        """
+        segment = self._segments[kind]
+        unit = row if outcome.units is None else outcome.units[row]
+        title = segment.steps[-1].title if segment.steps else "the source"
+        located = faults.located(error, title, self._place(payload, outcome, segment, row))
+        if not unit:
+            raise located
+        count = outcome.units.index(unit) if outcome.units is not None else row
+        return outputs[:count], dataclasses.replace(
+            outcome,
+            done=unit,
+            units=None if outcome.units is None else outcome.units[:count],
+            positions=outcome.positions[:count],
+            outputs=None if outcome.outputs is None else outcome.outputs[:count],
+            rngs=None if outcome.rngs is None else outcome.rngs[:count],
+            skipped=[pair for pair in outcome.skipped if pair[0] < unit],
+            error=located,
+        )
+
+    def _place(self, payload: Any, outcome: Outcome, segment: Segment, row: int) -> str:
+        """Says which record an output is made of, or the last of them."""
+        if outcome.units is not None:
+            position = outcome.positions[row]
+        elif isinstance(payload, Gathered):
+            position = payload.positions[-1]
+        else:
+            span = getattr(payload, "span", payload)
+            position = int(span.positions()[min((row + 1) * segment.unit, span.count) - 1])
+        return (
+            f"position {position}"
+            if isinstance(self._root, Upstream)
+            else (self._root.describe(position))
+        )
+
     def _tried(self, kind: int, payload: Any) -> Read | Exception | None:
         """Returns what `read` returns, or what it raises."""
         try:

@@ -10,19 +10,37 @@ from typing import Any
 
 import cloudpickle
 
-__all__ = ["describe"]
+__all__ = ["describe", "pickles"]
 
 _DEEPEST = 30
 
 
-def describe(value: Any) -> str:
-    """Returns which part of a value does not pickle, with its place and type, as a sentence."""
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc, unused-ignore]
+    def __init__(self, refused: tuple[type, ...]) -> None:
+        super().__init__(io.BytesIO(), 5, lambda _: None)
+        self._refused = refused
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, self._refused):
+            raise TypeError
+        return super().reducer_override(obj)
+
+
+def describe(value: Any, refused: tuple[type, ...] = ()) -> str:
+    """Returns which part of a value does not pickle, with its place and type, as a sentence.
+
+    Args:
+      value: what does not pickle.
+      refused: further types that must not be in it.
+    """
     path: list[tuple[str, Any]] = []
     seen: set[int] = set()
     part = value
     while len(path) < _DEEPEST:
         seen.add(id(part))
-        found = next((p for p in _parts(part) if id(p[1]) not in seen and not _pickles(p[1])), None)
+        found = next(
+            (p for p in _parts(part) if id(p[1]) not in seen and not pickles(p[1], refused)), None
+        )
         if found is None:
             break
         path.append(found)
@@ -37,9 +55,10 @@ def describe(value: Any) -> str:
     return f"{where} is a {kind.__module__}.{kind.__qualname__}, which does not pickle{inside}"
 
 
-def _pickles(value: Any) -> bool:
+def pickles(value: Any, refused: tuple[type, ...] = ()) -> bool:
+    """Whether a value pickles."""
     try:
-        cloudpickle.Pickler(io.BytesIO(), 5, lambda _: None).dump(value)
+        _Pickler(refused).dump(value)
     except Exception:
         return False
     return True

@@ -28,7 +28,11 @@ _unsafe: set[int] = set()  # programs that have started threads as they were loa
 
 
 class Program(Protocol):
-    """What workers run: picklable by cloudpickle, loaded once, then called for every task."""
+    """What workers run: picklable by cloudpickle, loaded once, then called for every task.
+
+    It may have a method `before(kind, payload, outputs, info, row, error)`, which returns what is
+    left of outputs and info if output number `row` cannot be sent, or raises the error.
+    """
 
     def run(
         self, kind: int, payload: Any, inputs: list[Any], allocate: Allocate

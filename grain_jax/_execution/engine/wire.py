@@ -33,6 +33,7 @@ __all__ = [
     "TASK",
     "Pickler",
     "Registry",
+    "UnsendableError",
     "decode_info",
     "decode_outputs",
     "dumps",
@@ -49,9 +50,21 @@ _HEAD = struct.Struct("<QQQQ")  # count, then the lengths of info, foreign buffe
 DONE, FAILED, SKIPPED, LOST_START = range(4)
 RETAINED = 16  # flag: something in the worker still refers to memory of the slot or of the inputs
 
+# cloudpickle would make a copy in memory of an open text file.
+_REFUSED: tuple[type, ...] = (io.TextIOWrapper,)
+
 _BASE = pickle.PickleBuffer(bytearray(1))  # stands for the memory of the slot in a pickle
 _codes: dict[Any, Any] = {}  # how types are written
 _by_name: dict[int, Any] = {}  # classes and functions that modules have, by id
+
+
+class UnsendableError(Exception):
+    """Output number `row` does not pickle, for the reason `error`."""
+
+    def __init__(self, row: int, error: Exception) -> None:
+        super().__init__(row, error)
+        self.row = row
+        self.error = error
 
 
 class Registry:
@@ -139,6 +152,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc, unused-ignore]
     def reducer_override(self, obj: Any) -> Any:
         """Overrides how arrays, classes and functions are pickled."""
         kind = type(obj)
+        if kind in _REFUSED and self._slot is not None:
+            raise TypeError(f"cannot pickle '{kind.__module__}.{kind.__name__}' object")
         if kind is np.ndarray:
             if obj.dtype.hasobject:
                 return NotImplemented
@@ -196,9 +211,10 @@ def encode(
     try:
         pickler.dump(list(outputs))
     except Exception as error:
-        place = culprit.describe(list(outputs))
+        row = next((r for r, one in enumerate(outputs) if not culprit.pickles(one, _REFUSED)), 0)
+        place = culprit.describe(outputs[row] if outputs else None, _REFUSED)
         error.add_note(f"a worker cannot send its output: {place}; return plain data instead")
-        raise
+        raise UnsendableError(row, error) from error
     body = file.getbuffer()
     extra = _dump_info(info, registry)
     buffers = pickler.buffers

@@ -85,6 +85,17 @@ class _Worker:
             rows.extend(outputs[row] for row in chosen)
             del memory, outputs
         outputs, info = self.program.run(kind, payload, rows, slot.allocate)
+        try:
+            return self._encode(outputs, info, slot)
+        except wire.UnsendableError as unsendable:
+            row, error = unsendable.row, unsendable.error
+        before = getattr(self.program, "before", None)
+        if before is None:
+            raise error
+        outputs, info = before(kind, payload, outputs, info, row, error)
+        return self._encode(outputs, info, slot)
+
+    def _encode(self, outputs: Any, info: Any, slot: Slot) -> tuple[int, int]:
         faults.pack_within(info, self.registry, f"worker {self.row}")
         return wire.encode(outputs, info, slot, self.registry)
 
