@@ -125,7 +125,7 @@ if __name__ == "__main__":
 def test_case_13_nothing_is_left(how: signal.Signals, to_group: bool, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(_TRAINS)
     mark = uuid.uuid4().hex
-    shared = set(os.listdir("/dev/shm"))
+    shared = campaign.shared_memory()
     trainer = subprocess.Popen(
         [sys.executable, "-W", "error", "script.py"],
         cwd=tmp_path,
@@ -150,7 +150,7 @@ def test_case_13_nothing_is_left(how: signal.Signals, to_group: bool, tmp_path: 
     else:
         assert errors == ""
     assert campaign.wait_until(lambda: not campaign.marked(mark), 5)
-    assert set(os.listdir("/dev/shm")) <= shared
+    assert campaign.shared_memory() <= shared
 
 
 def test_case_14_a_small_dev_shm(tmp_path: Path) -> None:

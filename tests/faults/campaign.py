@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["main", "marked", "wait_until"]
+__all__ = ["main", "marked", "shared_memory", "wait_until"]
 
 Run = Callable[[int, int], Counter[str]]
 
@@ -46,6 +46,11 @@ def marked(mark: str) -> set[int]:
         except OSError:
             continue  # it has ended, or is another user's
     return found
+
+
+def shared_memory() -> set[str]:
+    """Returns what has a name in shared memory and is this library's, by that name."""
+    return {name for name in os.listdir("/dev/shm") if "grain" in name}
 
 
 def wait_until(condition: Callable[[], bool], seconds: float) -> bool:

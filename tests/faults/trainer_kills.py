@@ -58,7 +58,7 @@ def _unbroken() -> tuple[list[str], bytes]:
 def _train(folder: Path, rng: random.Random, count: int, counts: Counter[str]) -> None:
     for life in range(_LIVES):
         may_end = life == _LIVES - 1 or counts["kills"] >= count
-        shared = set(os.listdir("/dev/shm"))
+        shared = campaign.shared_memory()
         mark = f"GRAIN_JAX_MARK={uuid.uuid4().hex}"
         how = "" if may_end else rng.choice(["at any time", "during a save", "inside a write"])
         trainer = _start(folder, mark, rng if how == "inside a write" else None)
@@ -72,7 +72,7 @@ def _train(folder: Path, rng: random.Random, count: int, counts: Counter[str]) -
         own = [line for line in errors.splitlines() if not line.startswith("WARNING:absl:")]
         assert not own, errors
         assert campaign.wait_until(lambda mark=mark: not campaign.marked(mark), _SECONDS)  # type: ignore[misc]
-        left = set(os.listdir("/dev/shm")) - shared
+        left = campaign.shared_memory() - shared
         assert not left, f"shared memory left after a kill {how}: {left}"
         if trainer.returncode == 0:
             return

@@ -79,7 +79,11 @@ def _describe(error: BaseException, registry: wire.Registry | None, left: int) -
         "notes": [str(note) for note in getattr(error, "__notes__", ())],
         "frames": _frames(error),
         "cause": None,
+        "group": None,
     }
+    if described["pickled"] is None and isinstance(error, BaseExceptionGroup) and left:
+        described["text"] = error.message
+        described["group"] = [_describe(one, registry, left - 1) for one in error.exceptions]
     cause = error.__cause__
     if cause is None and not error.__suppress_context__:
         cause = error.__context__
@@ -97,7 +101,7 @@ def pack_exception(error: BaseException, registry: wire.Registry | None) -> byte
 def shorten(data: bytes, limit: int) -> bytes:
     """Returns a packed exception that fits into a message: text only, cut where needed."""
     described = pickle.loads(data)
-    described.update(pickled=None, cause=None, frames=described["frames"][-5:])
+    described.update(pickled=None, cause=None, group=None, frames=described["frames"][-5:])
     described["text"] = described["text"][: limit // 8]
     described["notes"] = [note[: limit // 64] for note in described["notes"][:8]]
     return pickle.dumps(described, 5)
@@ -111,6 +115,9 @@ def _revive(described: dict[str, Any]) -> BaseException:
             error = _rebuild(*loaded[1]) if isinstance(loaded, tuple) else loaded
         except Exception:
             error = None
+    if error is None and described["group"]:
+        # Those of its exceptions that can travel have.
+        error = BaseExceptionGroup(described["text"], [_revive(one) for one in described["group"]])
     if error is None:
         error = TransformError(
             f"{described['type']}: {described['text']} "

@@ -356,7 +356,9 @@ class Ledger:
             state, attempt, seconds, pid = self._table.read(self._first_row + number)
             if state == table.RUNNING and attempt in self._flying:
                 label = self._flying[attempt][0].label or "a task"
-                busy.append(f"worker {number} (pid {pid}): {label}, for {seconds:.1f} s")
+                step = self._table.step(self._first_row + number)
+                doing = f"{step}, at {label}" if step else label
+                busy.append(f"worker {number} (pid {pid}): {doing}, for {seconds:.1f} s")
             elif state == table.STARTING:
                 busy.append(f"worker {number}: loading the pipeline")
         return "; ".join(busy) or "nothing"

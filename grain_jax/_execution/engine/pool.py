@@ -123,15 +123,15 @@ class Pool:
 
     def _connect(self, first_row: int) -> None:
         self._close_sockets()
-        tasks, tasks_out = channel.pair()
-        results, results_in = channel.pair()
-        # All are kept open here: a helper that cannot fork safely is followed by another one.
-        self._sockets = [tasks, tasks_out, results, results_in]
-        tasks.setblocking(False)
-        results.setblocking(False)
-        self._ledger.connect(tasks, results, first_row)
-        self._first_row = first_row
         try:
+            # All are kept open here: a helper that cannot fork safely is followed by another one.
+            for _ in range(2):
+                self._sockets += channel.pair()
+            tasks, _, results, _ = self._sockets
+            tasks.setblocking(False)
+            results.setblocking(False)
+            self._ledger.connect(tasks, results, first_row)
+            self._first_row = first_row
             self._start_helper()
         except BaseException:
             self._close_sockets()

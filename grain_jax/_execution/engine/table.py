@@ -14,23 +14,27 @@ __all__ = ["RECEIVING", "RUNNING", "STARTING", "Table"]
 STARTING, RECEIVING, RUNNING = 0, 1, 2
 _STATE, _ATTEMPT, _SINCE, _PID = range(4)
 _CELL = 8  # integers; one cache line a worker. The first cell holds the generation
+_STEP = 64  # bytes of text for what a worker is at
 
 
 class Table:
-    """Slot 0 of the arena: a generation, a cell for each worker, and who retains which slot.
+    """Slot 0 of the arena: a generation, a cell and a text per worker, and who retains which slot.
 
     A cell is written by one worker and read by the trainer. Every field is an aligned 64-bit
     integer, so that no reader sees half of one. The row of a dead worker goes to its replacement.
     """
 
     def __init__(self, arena: Arena, rows: int) -> None:
-        start = (1 + rows) * _CELL * 8
+        cells = (1 + rows) * _CELL * 8
+        start = cells + rows * _STEP
         size = start + arena.slots * rows
         if arena.on_disk:
             reserve(arena.descriptor, 0, size)
         memory = arena.memory(0, size)
-        self._cells = memory.data[:start].cast("q")  # ten times as fast as an array, one at a time
+        self._cells = memory.data[:cells].cast("q")  # ten times as fast as an array, one at a time
         self.retained: npt.NDArray[np.uint8] = memory[start:].reshape(arena.slots, rows)
+        self._steps = memory.data[cells:start]
+        self._texts: dict[str, bytes] = {}
         self.rows = rows
 
     @property
@@ -57,6 +61,18 @@ class Table:
         self._cells[cell + _SINCE] = time.monotonic_ns()
         self._cells[cell + _STATE] = RUNNING
 
+    def note_step(self, row: int, what: str) -> None:
+        """Notes what a worker is at, within its attempt."""
+        text = self._texts.get(what)
+        if text is None:
+            text = self._texts[what] = what.encode()[:_STEP].ljust(_STEP, b"\0")
+        self._steps[row * _STEP : (row + 1) * _STEP] = text
+
+    def step(self, row: int) -> str:
+        """Returns what a worker is at, within its attempt; empty if nobody says."""
+        text = bytes(self._steps[row * _STEP : (row + 1) * _STEP])
+        return text.rstrip(b"\0").decode(errors="replace")
+
     def read(self, row: int) -> tuple[int, int, float, int]:
         """Returns state, attempt, seconds since it began, and process id."""
         cell = _CELL * (1 + row)
@@ -66,6 +82,7 @@ class Table:
     def clear(self, row: int) -> None:
         """Forgets a worker that is reaped."""
         self._set(row, (STARTING, 0, 0, 0))
+        self.note_step(row, "")
         self.retained[:, row] = 0
 
     def _set(self, row: int, values: tuple[int, int, int, int]) -> None:

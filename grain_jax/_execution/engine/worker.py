@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pickle
 import signal
@@ -16,6 +17,7 @@ import numpy as np
 from grain_jax._execution.engine import channel, faults, parcel, wire
 from grain_jax._execution.engine.arena import Arena, Memory, Slot
 from grain_jax._execution.engine.table import Table
+from grain_jax._values import progress
 
 __all__ = ["work"]
 
@@ -35,6 +37,7 @@ class _Worker:
 
     def loop(self) -> None:
         """Runs tasks until the trainer closes the socket or the helper ends this process."""
+        progress.listen(functools.partial(self.table.note_step, self.row))
         while True:
             self.table.receiving(self.row)
             message = channel.receive(self.tasks)
