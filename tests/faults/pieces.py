@@ -12,7 +12,7 @@ import numpy as np
 import grain_jax as grain
 from tests.property import library, reference
 
-__all__ = ["FailsOnce", "Slow", "Widen", "expected", "loader", "value_of"]
+__all__ = ["FailsOnce", "Faulty", "Slow", "Widen", "expected", "loader", "value_of"]
 
 WIDTH = 3000
 
@@ -43,6 +43,18 @@ class FailsOnce(grain.transforms.Map):
             except FileExistsError:
                 return element
             raise OSError(f"not yet: {total}")
+        return element
+
+
+class Faulty(grain.transforms.Map):
+    """Raises at some elements, always: what is left out then is what a filter leaves out."""
+
+    def __init__(self, every: int) -> None:
+        self.every = every
+
+    def map(self, element: Any) -> Any:
+        if library.total(element) % self.every == 0:
+            raise ValueError(f"for good: {element}")
         return element
 
 
