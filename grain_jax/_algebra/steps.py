@@ -255,7 +255,7 @@ class BatchStep:
             places = [block.where(begin + row) for row in (error.first, error.second)]
             faults.reraise(error, self.title, " and ".join(dict.fromkeys(places)))
         except BaseException as error:
-            first, last = block.where(begin), block.where(ends[len(batches)] - 1)
+            first, last = block.where(begin), block.where(min(begin + self.size, len(block)) - 1)
             faults.reraise(error, self.title, f"the batch from {first} to {last}")
         rows = [end - 1 for end in ends]
         # A batch stands where its last record stands.

@@ -13,7 +13,7 @@ import json
 import types
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -202,8 +202,7 @@ class Serial:
         try:
             outputs = iter(live(stream))
         except Exception as error:
-            _explain(stage, error)
-            faults.reraise(error, stage.title, "its start")
+            _reraise(stage, error, "its start")
         return self._watched(stage, outputs)
 
     def _watched(self, stage: Own, outputs: Records) -> Records:
@@ -218,18 +217,22 @@ class Serial:
         except Exception as error:
             if error is self._upstream_error:
                 raise
-            _explain(stage, error)
-            faults.reraise(error, stage.title, self._where)
+            _reraise(stage, error, self._where)
 
 
-def _explain(stage: Own, error: Exception) -> None:
-    """Says what a plain function among the operations is taken for."""
-    if isinstance(stage.operation, types.FunctionType):
+def _reraise(stage: Own, error: Exception, where: str) -> NoReturn:
+    """Raises what an operation raised, located; says what a plain function is taken for."""
+    try:
+        faults.reraise(error, stage.title, where)
+    except Exception as located:
+        if not isinstance(stage.operation, types.FunctionType):
+            raise
         faults.add_note(
-            error,
+            located,
             "A function among the operations is called once, with an iterator of records. To "
             "change each element, derive from grain_jax.transforms.Map, or use MapDataset.map.",
         )
+        raise
 
 
 def _as_json(stage: Own, state: Any) -> Any:

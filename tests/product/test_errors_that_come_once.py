@@ -89,7 +89,7 @@ def test_the_exception_of_a_signal_handler_is_not_lost() -> None:
 
     before = signal.signal(signal.SIGALRM, handler)
     try:
-        for number in range(30):
+        for number in range(10):
             endless = grain.load(range(10_000), transformations=[Slow()], batch_size=8)
             signal.setitimer(signal.ITIMER_REAL, 0.005 + number * 1e-4)
             with pytest.raises(Interrupted):
