@@ -27,9 +27,9 @@ pytestmark = [
     ("campaign", "count", "what"),
     [
         (worker_kills.run, 8, "processes killed"),
-        (trainer_kills.run, 2, "kills"),
-        (mutated_states.run, 500, "states"),
-        (random_pipelines.run, 40, "pipelines"),
+        (trainer_kills.run, 1, "kills"),
+        (mutated_states.run, 390, "states"),
+        (random_pipelines.run, 30, "pipelines"),
         (interrupts.run, 100, "interrupts"),
         (soak.run, 2000, "batches"),
     ],

@@ -117,11 +117,19 @@ def _zygote(parent: int, control: socket.socket) -> None:
         if not message or message == b"stop":
             return
         mode, first_row = pickle.loads(message)
-        if os.fork() == 0:
+        pid = os.fork()
+        if pid == 0:
             control.close()
             _run_forked(functools.partial(_forked_helper, me, mode, first_row, descriptors))
+        _introduce(pid, descriptors[0])
         for descriptor in descriptors:
             os.close(descriptor)
+
+
+def _introduce(pid: int, descriptor: int) -> None:
+    # It may die before it can say so itself, and datagram sockets have no end of file.
+    with socket.socket(fileno=os.dup(descriptor)) as control, contextlib.suppress(OSError):
+        control.send(pickle.dumps(("hello", pid), 5), socket.MSG_DONTWAIT)
 
 
 def _run_forked(body: Callable[[], None]) -> None:
@@ -183,7 +191,8 @@ class _Helper:
 
     def serve(self) -> None:
         """Starts the workers and stays until the trainer says stop or ends."""
-        self.say("hello", os.getpid())
+        if self.mode == "fresh":
+            self.say("hello", os.getpid())
         _take_over(self.settings)
         if self.mode == "fork_loaded" and not self._load():
             return

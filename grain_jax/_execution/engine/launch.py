@@ -187,6 +187,16 @@ def keep_alive() -> Handle:
     return Handle()
 
 
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
 class Helper:
     """The trainer's end of one helper."""
 
@@ -222,7 +232,9 @@ class Helper:
         """Whether it has ended without being told to, as far as this process can see."""
         if self._process is not None:
             return self._process.poll() is not None
-        return self._handle is not None and not self._handle.alive()
+        if self._handle is not None and not self._handle.alive():
+            return True
+        return self.pid != 0 and not _exists(self.pid)  # the kernel reaps it
 
     def stop(self, ready: bool) -> None:
         """Ends it and its workers, in bounded time.

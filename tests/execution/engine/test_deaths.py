@@ -105,7 +105,11 @@ def test_an_idle_worker_killed_is_replaced() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_dead_helper_is_replaced_again_and_again(mode: str) -> None:
+@pytest.mark.parametrize("sockets", ["", "dgram"])
+def test_a_dead_helper_is_replaced_again_and_again(
+    mode: str, sockets: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRAIN_JAX_ENGINE_SOCKET", sockets)  # datagrams have no end of file
     pool = Pool(programs.Call(), workers=2, mode=mode, max_worker_restarts=1)
     held = [ask(pool, programs.fill, value).load()[0] for value in range(5)]
     for value in range(5, 9):
