@@ -30,7 +30,7 @@ pytestmark = [
         (trainer_kills.run, 1, "kills"),
         (mutated_states.run, 390, "states"),
         (random_pipelines.run, 30, "pipelines"),
-        (interrupts.run, 100, "interrupts"),
+        (interrupts.run, 60, "interrupts"),
         (soak.run, 2000, "batches"),
     ],
     ids=["workers", "trainers", "states", "pipelines", "interrupts", "soak"],
