@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from tests.faults import (
-    interrupts,
     mutated_states,
     random_pipelines,
     soak,
@@ -30,10 +29,9 @@ pytestmark = [
         (trainer_kills.run, 1, "kills"),
         (mutated_states.run, 390, "states"),
         (random_pipelines.run, 30, "pipelines"),
-        (interrupts.run, 60, "interrupts"),
         (soak.run, 2000, "batches"),
     ],
-    ids=["workers", "trainers", "states", "pipelines", "interrupts", "soak"],
+    ids=["workers", "trainers", "states", "pipelines", "soak"],
 )
 def test_short_form(campaign: Callable[[int, int], Any], count: int, what: str) -> None:
     assert campaign(count, 1)[what] == count
