@@ -65,9 +65,13 @@ def _one(rng: random.Random, folder: Path, counts: Counter[str]) -> None:
 def _with_faulty_records(
     pipeline: reference.Pipeline, rng: random.Random, extra: list[tuple[int, Any]]
 ) -> list[Any]:
-    """Adds a step that fails at some records, before any batch; returns what is left."""
+    """Adds a step that fails at some records; returns what is left.
+
+    It comes before any flat-map, of whose outputs one takes the record with it, and any batch.
+    """
     kinds = [kind for kind, *_ in pipeline.operations]
-    place = rng.randint(0, kinds.index("batch") if "batch" in kinds else len(kinds))
+    ends = [place for place, kind in enumerate(kinds) if kind in ("batch", "flat_map")]
+    place = rng.randint(0, min(ends, default=len(kinds)))
     every = rng.randint(2, 9)
     extra.append((place, pieces.Faulty(every)))
     todo = list(pipeline.operations)
