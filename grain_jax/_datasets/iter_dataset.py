@@ -118,7 +118,8 @@ class IterDataset(fluent.Fluent, Generic[T]):
     def plan(self) -> Plan:
         """Returns the pipeline as data."""
         about = self._description
-        return Plan(about.root, list(about.steps), about.remote, about.seed or 0)
+        skips = about.setup.options.skips
+        return Plan(about.root, list(about.steps), about.remote, about.seed or 0, skips)
 
     def map(self, transform: transforms.Map | Callable[[T], Any]) -> IterDataset[Any]:
         """Returns the stream with `transform` applied to every element."""

@@ -9,12 +9,12 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from grain_jax._execution.ahead import RunAhead, refuse_in_fork
 from grain_jax._execution.lending import Lent, Owner, borrow, refuse_lent, require_state
 from grain_jax._values.checkpointable import StatefulCheckpointable
+from grain_jax._values.closing import Closing
 from grain_jax._values.errors import ClosedError, InvalidTypeError
 from grain_jax._values.faults import user_traceback
 
@@ -30,7 +30,7 @@ _NOWHERE: Any = object()
 _PATIENCE, _SHORT_PATIENCE, _CLOSING, _CLOSED_AFTER = 0.45, 0.1, 0.3, 0.9
 
 
-class AheadIterator(StatefulCheckpointable, Generic[T]):
+class AheadIterator(Closing, StatefulCheckpointable, Generic[T]):
     """Iterates over `source` once, reading it and converting its elements in a thread.
 
     Reading starts at the first `next` or `start_prefetch`. An error of the source arrives in its
@@ -143,17 +143,6 @@ class AheadIterator(StatefulCheckpointable, Generic[T]):
         if ended:
             for close in self._closes:
                 close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     # What a subclass may change.
 

@@ -9,6 +9,7 @@ from typing import Any
 from grain_jax._datasets.plan import Root, Segment
 from grain_jax._datasets.program import Gathered, Outcome, Skip
 from grain_jax._datasets.schedule import Lane, Span, kept
+from grain_jax._execution.inline import Outputs
 from grain_jax._execution.items import END, PENDING, Cursor, Item, Pull
 
 __all__ = ["Groups", "Head"]
@@ -180,22 +181,7 @@ class Groups:
             rows.append(item.row)
         if self._local:
             elements = [item.element for item in items]
-            inputs = [(_Loaded(elements), range(len(elements)))]
+            inputs = [(Outputs(elements), range(len(elements)))]
         label = f"the group with positions {payload.positions[0]} to {payload.positions[-1]}"
         skips = tuple(skip for item in items for skip in item.skips)
         return _Group(payload, inputs, (before, (*self._before, self._made)), 1, label, skips)
-
-
-class _Loaded:
-    """Elements that are in this process already, as a bundle."""
-
-    info = None
-
-    def __init__(self, elements: list[Any]) -> None:
-        self._elements = elements
-
-    def __len__(self) -> int:
-        return len(self._elements)
-
-    def load(self) -> list[Any]:
-        return self._elements

@@ -13,7 +13,7 @@ from grain_jax._algebra import global_random
 from grain_jax._datasets.program import Gathered, Outcome, Program
 from grain_jax._execution import reads
 
-__all__ = ["Bundle", "Executor", "Inline"]
+__all__ = ["Bundle", "Executor", "Inline", "Outputs"]
 
 
 class Bundle(Protocol):
@@ -51,8 +51,10 @@ class Executor(Protocol):
         """Ends what was started."""
 
 
-class _Outputs:
-    def __init__(self, outputs: list[Any], info: Outcome) -> None:
+class Outputs:
+    """A bundle of what is in this process already."""
+
+    def __init__(self, outputs: list[Any], info: Outcome | None = None) -> None:
         self._outputs = outputs
         self.info = info
 
@@ -60,6 +62,7 @@ class _Outputs:
         return len(self._outputs)
 
     def load(self) -> list[Any]:
+        """Returns the outputs."""
         return self._outputs
 
 
@@ -101,7 +104,7 @@ class Inline:
         inputs = [bundle.load()[row] for bundle, rows in sources_ for row in rows]
         guard = global_random.preserved() if self._program.seeded else contextlib.nullcontext()
         with guard:
-            return _Outputs(*self._program.run(kind, payload, inputs, None, ready))
+            return Outputs(*self._program.run(kind, payload, inputs, None, ready))
 
     def cancel(self) -> None:
         """Forgets what was submitted."""

@@ -31,10 +31,7 @@ class Pipeline:
 
     def __init__(self, plan: Plan, setup: iterators.Setup, layout: Layout) -> None:
         policy = setup.options.on_error
-        self.account = None
-        if isinstance(policy, options.ErrorPolicy):
-            self.account = skips.Account(policy)
-            plan = dataclasses.replace(plan, skips=policy.kinds)
+        self.account = skips.Account(policy) if isinstance(policy, options.ErrorPolicy) else None
         self.layout = layout
         self.plan = plan
         self._setup = setup

@@ -217,16 +217,4 @@ class Upstreamed:
         get_state = getattr(self._iterator, "get_state", None)
         # A copy: the iterator may hand out the very object that it goes on counting in.
         cursor = (self._number, None if get_state is None else copy.deepcopy(get_state()))
-        return Item(_Elements(element), 0, self._number - 1, 0, cursor)
-
-
-class _Elements:
-    """One element in this process."""
-
-    __slots__ = ("_element",)
-
-    def __init__(self, element: Any) -> None:
-        self._element = element
-
-    def __getitem__(self, row: int) -> Any:
-        return self._element
+        return Item([element], 0, self._number - 1, 0, cursor)

@@ -101,9 +101,8 @@ class DataLoader(closing.Closing):
         _check_sampler(sampler, source)
         self._layout = _layout(sampler, shard_options, lanes or 1)
         todo, stages = _steps(operations, sampler)
-        kinds = on_error.kinds if isinstance(on_error, options.ErrorPolicy) else ()
         root = _root(source, sampler, read_options)
-        self._plan = Plan(root, todo, seed=_seed(sampler) or 0, skips=kinds)
+        self._plan = Plan(root, todo, seed=_seed(sampler) or 0, skips=self._options.skips)
         self._stages = stages
         self._iterators: weakref.WeakSet[DataLoaderIterator] = weakref.WeakSet()
         self._keeper = workers.Keeper()

@@ -192,6 +192,11 @@ class MultiprocessingOptions:
         if self.stall_timeout is not None:
             _check_seconds("stall_timeout", self.stall_timeout)
 
+    @property
+    def skips(self) -> tuple[type[Exception], ...]:
+        """The exceptions that leave a record out; none where all are raised."""
+        return self.on_error.kinds if isinstance(self.on_error, ErrorPolicy) else ()
+
 
 def _check_seconds(name: str, value: Any) -> None:
     text = f"{name} must be a positive number of seconds or None, got {value!r}."
