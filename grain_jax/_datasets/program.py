@@ -250,7 +250,7 @@ class Program:
                 if not unit:
                     raise
                 return unit, results, error
-        if together is not None and not skipped:
+        if together is not None and not isinstance(together, self._skips):
             raise together  # it did not come again, and is raised all the same
         return asked, results, None
 
