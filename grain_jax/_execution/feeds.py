@@ -11,6 +11,7 @@ from grain_jax._datasets.program import Gathered, Outcome, Skip
 from grain_jax._datasets.schedule import Lane, Span, kept
 from grain_jax._execution.inline import Outputs
 from grain_jax._execution.items import END, PENDING, Cursor, Item, Pull
+from grain_jax._values.errors import StateError
 
 __all__ = ["Groups", "Head"]
 
@@ -122,37 +123,100 @@ class _Group:
         return self.payload.positions[-1], outputs[-1] if outputs else 0
 
 
-class Groups:
-    """Tasks for a later segment: as many items of the stream before as make a unit."""
+class _Share:
+    """What one stream gives to the groups of a segment.
 
-    def __init__(self, upstream: Pull, segment: Segment, cursor: Cursor, local: bool) -> None:
+    Args:
+      upstream: the stream.
+      size: how many of its items belong to one group.
+      batches: of which they are a unit, or an equal part of one; see `schedule.kept`.
+      cursor: where the stream stands, and how many groups it has been part of.
+    """
+
+    def __init__(
+        self, upstream: Pull, size: int, batches: list[tuple[int, bool]], cursor: Cursor
+    ) -> None:
         self._upstream = upstream
-        self._segment = segment
-        self._size = segment.unit
-        self._local = local
-        self._before, self._made = cursor[:-1], cursor[-1]
+        self._size = size
+        self._batches = batches
+        self._before, self.made = cursor[:-1], cursor[-1]
         self._items: list[Item] = []
         self._over = False
         self.left_over: list[Skip] = []
 
-    def next(self, block: bool) -> Any:
-        """Returns the next group once it is complete, PENDING, or END."""
+    @property
+    def cursor(self) -> Cursor:
+        """Where the stream stands after the groups it has been part of, and how many these are."""
+        return (*self._before, self.made)
+
+    def gather(self, block: bool) -> bool:
+        """Whether the items of the next group are there, or all that are left for it."""
         while not self._over and len(self._items) < self._size:
             item = self._upstream.pull(block)
             if item is PENDING:
-                return PENDING
+                return False
             if item is END:
                 self._over = True
-                keep = kept(len(self._items), self._segment.batches)
+                keep = kept(len(self._items), self._batches)
                 dropped = [skip for item in self._items[keep:] for skip in item.skips]
                 self.left_over = dropped + self._upstream.left_over
                 del self._items[keep:]
             else:
                 self._items.append(item)
+        return True
+
+    def take(self, made: int) -> list[Item]:
+        """Returns the gathered items, for the group after `made` others.
+
+        Raises:
+          StateError: if it was not part of all of these, though it has not ended.
+        """
         items, self._items = self._items, []
+        if items:
+            if self.made != made:
+                raise StateError(
+                    f"one of the shards that are joined has given a share to {self.made} batches,"
+                    f" and another one to {made}: their states were taken at different steps."
+                    " Restore those of one step."
+                )
+            self._before, self.made = items[-1].cursor, made + 1
+        return items
+
+
+class Groups:
+    """Tasks for a later segment: as many items of the stream before as make a unit.
+
+    Several streams give an equal share each, one behind the other; one that has ended gives none.
+
+    Args:
+      streams: each with its cursor, which ends with the number of groups that it was part of.
+      segment: whose units these are.
+      local: whether the segment runs in this process.
+    """
+
+    def __init__(
+        self, streams: Sequence[tuple[Pull, Cursor]], segment: Segment, local: bool
+    ) -> None:
+        batches, size = segment.batches, segment.unit // len(streams)
+        if len(streams) > 1:
+            ((_, drop),) = batches
+            batches = [(size, drop)]
+        self._shares = [_Share(stream, size, batches, cursor) for stream, cursor in streams]
+        self._size = segment.unit
+        self._local = local
+        self._made: int = max(share.made for share in self._shares)
+        self.left_over: list[Skip] = []
+
+    def next(self, block: bool) -> Any:
+        """Returns the next group once it is complete, PENDING, or END."""
+        if not all(share.gather(block) for share in self._shares):
+            return PENDING
+        before = self._cursor()
+        items = [item for share in self._shares for item in share.take(self._made)]
         if not items:
+            self.left_over = [skip for share in self._shares for skip in share.left_over]
             return END
-        return self._group(items)
+        return self._group(items, before)
 
     def rest(self, task: _Group, done: int) -> _Group:
         """A group is one unit, so nothing is ever left."""
@@ -161,7 +225,13 @@ class Groups:
     def learn(self, outcome: Outcome) -> None:
         """A group's size is given."""
 
-    def _group(self, items: list[Item]) -> _Group:
+    def _cursor(self) -> Cursor:
+        """The cursor of the only stream, or one entry with those of all."""
+        cursors = tuple(share.cursor for share in self._shares)
+        # A finished unit has no outputs behind it that are not behind the cursor.
+        return cursors[0] if len(cursors) == 1 else (tuple((*one, 0) for one in cursors),)
+
+    def _group(self, items: list[Item], before: Cursor) -> _Group:
         outputs = [item.output for item in items]
         payload = Gathered(
             [item.position for item in items],
@@ -169,8 +239,7 @@ class Groups:
             self._made * self._size,
             [item.rng for item in items] if any(item.rng is not None for item in items) else None,
         )
-        before = (*self._before, self._made)
-        self._before, self._made = items[-1].cursor, self._made + 1
+        self._made += 1
         inputs: list[tuple[Any, Sequence[int]]] = []
         rows: list[int] = []
         for item in items:
@@ -184,4 +253,4 @@ class Groups:
             inputs = [(Outputs(elements), range(len(elements)))]
         label = f"the group with positions {payload.positions[0]} to {payload.positions[-1]}"
         skips = tuple(skip for item in items for skip in item.skips)
-        return _Group(payload, inputs, (before, (*self._before, self._made)), 1, label, skips)
+        return _Group(payload, inputs, (before, self._cursor()), 1, label, skips)

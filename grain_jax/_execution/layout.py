@@ -2,6 +2,10 @@
 
 A stream whose counts are known in advance has one number for a position, the same on every process
 and for every number of them: such a state is *elastic*. Any other stream has a cursor per lane.
+
+Where records are counted as they come, each shard batches on its own, so that the shards of the run
+that began the stream fix what belongs together. A run with fewer processes *joins* them: each takes
+several neighbouring shards, and makes each batch of an equal share of every one of these.
 """
 
 from __future__ import annotations
@@ -50,6 +54,7 @@ class Layout:
       shard: index and count, dealt by position.
       sampler_shard: index and count, where the sampler itself gives each shard its own positions.
       lanes: how many interleaved streams fix the order.
+      joined: how many shards of the run that began the stream this one is made of.
       start: where the stream begins: above 0 for a later epoch.
       even: whether the shards of the loader leave out what does not divide evenly.
     """
@@ -58,19 +63,30 @@ class Layout:
     shard: tuple[int, int] = (0, 1)
     sampler_shard: tuple[int, int] = (0, 1)
     lanes: int = 1
+    joined: int = 1
     start: int = 0
     even: bool = False
+
+    @property
+    def shards(self) -> int:
+        """How many shards the run had that began the stream."""
+        return self.shard[1] * self.joined
+
+    @property
+    def streams(self) -> int:
+        """How many streams with a cursor of their own run here: of lanes, or of joined shards."""
+        return self.lanes * self.joined
 
     @property
     def end(self) -> int | None:
         """The first position that no shard takes; None if endless or unknown."""
         if self.length is None or not self.even:
             return self.length
-        return self.length - (self.length - self.start) % self.shard[1]
+        return self.length - (self.length - self.start) % self.shards
 
     def first(self) -> Position:
         """Returns the position before the first element."""
-        return Position(base=self.start, cursors=(None,) * self.lanes)
+        return Position(base=self.start, cursors=(None,) * self.streams)
 
     def is_elastic(self, segments: list[Segment]) -> bool:
         """Whether a position is one number for all shards."""
@@ -80,13 +96,33 @@ class Layout:
             and all(segment.counted and not segment.local for segment in segments)
         )
 
+    def is_joinable(self, segments: list[Segment]) -> bool:
+        """Whether a run with fewer shards can take several of these together.
+
+        That is where nothing but the last segment sees more than one record, and that makes one
+        batch of what is left of them.
+        """
+        *before, last = segments
+        return (
+            self.shards > 1
+            and self.lanes == 1
+            and self.sampler_shard[1] == 1
+            and len(last.batches) == 1
+            and isinstance(last.steps[0], steps.BatchStep)
+            and last.counted
+            and bool(before)
+            and not any(segment.batches for segment in before)
+            and not any(segment.local for segment in segments)
+        )
+
     def lane(self, index: int, base: int, first: Segment | None) -> schedule.Lane:
-        """Returns one lane, in units of the first segment."""
+        """Returns one lane or joined shard, in units of the first segment."""
+        is_joined = self.joined > 1
         result = schedule.lane(
             self.end,
             base=base,
-            shard=self.shard,
-            lane_index=index,
+            shard=(self.shard[0] * self.joined + is_joined * index, self.shards),
+            lane_index=0 if is_joined else index,
             lanes=self.lanes,
             batches=first.batches if first is not None else (),
         )
@@ -104,15 +140,18 @@ class Layout:
     def batch_rows(self, plan: Plan, base: int) -> tuple[int, int | None] | None:
         """Returns rows of a full batch and of the last one here, where they are known.
 
-        The second is None where every batch is full on every shard. Otherwise the last is short on
-        some, and this shard may have all rows of it, or none.
+        The second is None where every batch is full on every shard, and where nobody knows how many
+        there are. Otherwise the last is short on some, and this shard may have all rows of it, or
+        none.
         """
         segments = plan.segments()
         last = plan.steps[-1] if plan.steps else None
         if not isinstance(last, steps.BatchStep) or last.function is not None or self.lanes > 1:
             return None
-        if len(segments) != 1 or len(segments[0].batches) != 1:
+        if len(segments[-1].batches) != 1:
             return None
+        if len(segments) > 1:
+            return segments[-1].unit, None
         lane = self.lane(0, base, segments[0])
         # The first shard has most of the rest.
         first = dataclasses.replace(self, shard=(0, self.shard[1])).lane(0, base, segments[0])
@@ -145,10 +184,17 @@ class Layout:
             return position
         return Position(base=max(end, position.base))
 
-    def to_json(self, position: Position) -> dict[str, Any]:
-        """Returns a position, with the shard it belongs to, as a JSON value."""
+    def to_json(self, position: Position, segments: list[Segment] | None) -> dict[str, Any]:
+        """Returns a position, with the shard it belongs to, as a JSON value.
+
+        Args:
+          position: in the stream.
+          segments: those that run there; None where what comes behind them forbids to join shards.
+        """
+        may_join = segments is not None and self.is_joinable(segments)
         return {
             "elastic": False,
+            "joined": self.joined if may_join else None,
             "base": position.base,
             "cursors": [None if c is None else list(c) for c in position.cursors],
             "next_lane": position.next_lane,

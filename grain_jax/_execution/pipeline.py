@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 from grain_jax._datasets import iterators
@@ -216,6 +217,8 @@ class Pipeline:
         """Puts the lanes side by side, and the segments that run here behind them."""
         position = self.position
         segments = [segment for segment in self.segments if not segment.local]
+        if self.layout.joined > 1:
+            return self._joined(*segments)
         lanes = [self._lane(index, segments) for index in range(self.layout.lanes)]
         stream: Pull = Merged(lanes, position.cursors, position.next_lane)
         start: Cursor = (position.cursors, position.next_lane)
@@ -226,25 +229,41 @@ class Pipeline:
             stream = self._behind(stream, segment, start)
         return stream
 
+    def _joined(self, *segments: Segment) -> Pull:
+        """Puts the joined shards side by side, and behind all of them the segment that batches."""
+        *each, last = segments
+        starts = [self._start(index) for index in range(self.layout.joined)]
+        shards = [self._lane(index, each) for index in range(self.layout.joined)]
+        executor = self._executor(last)
+        pairs = [(shard, start[:-1]) for shard, start in zip(shards, starts, strict=True)]
+        groups = Groups(pairs, last, self._is_here(executor))
+        return self._segment(executor, last, groups, 0, shards, beside=1)
+
+    def _start(self, index: int) -> Cursor:
+        """Returns the cursor of a lane or joined shard; at the start one that says so."""
+        position = self.position
+        cursor = position.cursors[index]
+        if cursor is not None:
+            return cursor
+        lane = self.layout.lane(index, position.base, None)
+        return (lane.before, *(0,) * (self.cursor_size(position) - 1))
+
     def _lane(self, index: int, segments: list[Segment]) -> Pull:
         """Puts the segments of a lane behind one another, from its cursor on."""
-        cursor = self.position.cursors[index]
         root = self.plan.root
         if isinstance(root, Upstream):
-            start: Cursor = (0, None)
+            cursor = self.position.cursors[index]
             stream: Pull = _upstream(root, cursor)
+            # A user's iterator has two entries in the cursor, and so has each segment.
+            given = cursor or (0, None, *(0,) * (2 * len(segments)))
             later = segments
         else:
             first, *later = segments
             lane = self.layout.lane(index, self.position.base, first)
-            start = (lane.before, 0)
-            ordinal, skip = start if cursor is None else cursor[:2]
+            given = self._start(index)
             executor = self._executor(first)
-            head = Head(root, lane, ordinal, is_eager=not self._is_here(executor))
-            stream = self._segment(executor, first, head, skip, None)
-        # Each segment has two numbers in the cursor, and so has a user's iterator.
-        given = cursor or start
-        given += (0,) * (2 * len(later))
+            head = Head(root, lane, given[0], is_eager=not self._is_here(executor))
+            stream = self._segment(executor, first, head, given[1])
         for place, segment in enumerate(later, 1):
             stream = self._behind(stream, segment, given[: 2 + 2 * place])
         return stream
@@ -252,15 +271,24 @@ class Pipeline:
     def _behind(self, stream: Pull, segment: Segment, start: Cursor) -> SegmentStream:
         """Puts a later segment behind a stream; `start` ends with its own two numbers."""
         executor = self._executor(segment)
-        groups = Groups(stream, segment, start[:-1], self._is_here(executor))
-        return self._segment(executor, segment, groups, start[-1], stream)
+        groups = Groups([(stream, start[:-1])], segment, self._is_here(executor))
+        return self._segment(executor, segment, groups, start[-1], [stream])
 
     def _segment(
-        self, executor: inline.Executor, segment: Segment, feed: Feed, skip: int, below: Pull | None
+        self,
+        executor: inline.Executor,
+        segment: Segment,
+        feed: Feed,
+        skip: int,
+        below: Sequence[Pull] = (),
+        beside: int | None = None,
     ) -> SegmentStream:
+        """Returns the stream of a segment; `beside` is how many of its kind share the executor."""
         kind = segment.number + (len(self._dense) if self.position.sparse else 0)
-        lanes = 1 if segment.local else self.layout.lanes
-        return SegmentStream(executor, kind, feed, skip, max(1, executor.capacity // lanes), below)
+        if beside is None:
+            beside = 1 if segment.local else self.layout.streams
+        depth = max(1, executor.capacity // beside)
+        return SegmentStream(executor, kind, feed, skip, depth, below)
 
     def _is_here(self, executor: inline.Executor) -> bool:
         assert self._executors is not None

@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from grain_jax._datasets.plan import Upstream
+from grain_jax._datasets.plan import Segment, Upstream
 from grain_jax._datasets.schedule import Lane
-from grain_jax._execution import fingerprint, lending
+from grain_jax._execution import fingerprint, joining, lending
 from grain_jax._execution.items import Cursor
 from grain_jax._execution.layout import Layout, Position
 from grain_jax._execution.pipeline import Pipeline
@@ -44,7 +44,7 @@ def encode(pipeline: Pipeline, exact: Position | None = None) -> dict[str, Any]:
     if exact is None and pipeline.is_elastic:
         where = {"elastic": True, "position": layout.global_position(position, pipeline.segments)}
     else:
-        where = layout.to_json(position)
+        where = layout.to_json(position, pipeline.segments if exact is None else None)
     return {"grain_jax": _VERSION, **where, "lanes": layout.lanes}
 
 
@@ -54,7 +54,8 @@ def decode(
     """Returns layout and position that a state stands for.
 
     Args:
-      state: what `encode` returned, read from JSON, with the fingerprint as "pipeline".
+      state: what `encode` returned, read from JSON, with the fingerprint as "pipeline"; or, as
+        "processes", a list of what it returned on all of them.
       pipeline: which shall go there.
       mark: its fingerprint.
       lanes: the number of lanes the user asked for; None takes that of the state.
@@ -63,6 +64,8 @@ def decode(
     Raises:
       StateError: for anything that is no state, or one that does not fit.
     """
+    if joining.is_joint(state):
+        state = joining.share(state, pipeline.layout.shard)
     if not isinstance(state, Mapping) or "grain_jax" not in state:
         raise errors.StateError(
             f"this is no state of grain_jax: {brief(state)}. Give what get_state() returned."
@@ -81,9 +84,11 @@ def decode(
             f"Write lanes={saved_lanes}, or leave lanes out."
         )
     fingerprint.compare(saved_mark, mark, strict=strict)
-    layout = dataclasses.replace(pipeline.layout, lanes=saved_lanes)
+    layout = dataclasses.replace(pipeline.layout, lanes=saved_lanes, joined=1)
     if is_elastic:
         return layout, _elastic(state, layout, pipeline, strict)
+    if state.get("joined") is not None:
+        layout = dataclasses.replace(layout, joined=number(state, "joined", minimum=1))
     return layout, _exact(state, layout, pipeline, strict)
 
 
@@ -120,21 +125,13 @@ def _check_within(position: int, layout: Layout) -> None:
 
 
 def _exact(state: Mapping[str, Any], layout: Layout, pipeline: Pipeline, strict: bool) -> Position:
-    for key, name in (("shard", "the loader"), ("sampler_shard", "the sampler")):
-        saved = _get(state, key, list)
-        mine = getattr(layout, key)
-        if saved != list(mine):
-            if len(saved) != 2:
-                raise errors.StateError(f"field {key!r} of the state is {brief(saved)}")
-            raise errors.StateError(
-                f"the state is that of shard {saved[0]} of {saved[1]} given to {name}, and this is "
-                f"shard {mine[0]} of {mine[1]}. Each shard of such a stream counts for itself: "
-                f"restore it on {saved[1]} processes, each from its own file."
-            )
+    _check_shard("shard", "the loader", state, layout)
+    _check_shard("sampler_shard", "the sampler", state, layout)
     given = _get(state, "cursors", list)
-    if len(given) != layout.lanes:
+    if len(given) != layout.streams:
         raise errors.StateError(
             f"field 'cursors' has {len(given)} entries for {layout.lanes} lanes"
+            + (f" of {layout.joined} shards" if layout.joined > 1 else "")
         )
     base = number(state, "base")
     _check_within(base, layout)
@@ -144,6 +141,7 @@ def _exact(state: Mapping[str, Any], layout: Layout, pipeline: Pipeline, strict:
         sparse=_get(state, "sparse", bool),
         skipped=number(state, "skipped"),
     )
+    _check_joined(layout, pipeline.segments_of(position))
     tail = _get(state, "tail", list)
     own = sum(segment.local for segment in pipeline.segments_of(position))
     size = pipeline.cursor_size(position)
@@ -155,6 +153,44 @@ def _exact(state: Mapping[str, Any], layout: Layout, pipeline: Pipeline, strict:
         ),
         tail=_counts(tail, 2 * own if tail else 0, strict),
     )
+
+
+def _check_shard(key: str, name: str, state: Mapping[str, Any], layout: Layout) -> None:
+    saved, mine = _get(state, key, list), getattr(layout, key)
+    if saved == list(mine):
+        return
+    if len(saved) != 2:
+        raise errors.StateError(f"field {key!r} of the state is {brief(saved)}")
+    message = (
+        f"the state is that of shard {saved[0]} of {saved[1]} given to {name}, and this is "
+        f"shard {mine[0]} of {mine[1]}. Each shard of such a stream counts for itself: "
+    )
+    if key == "shard" and state.get("joined") is not None and type(saved[1]) is int:
+        works = joining.counts_that_work(layout.joined * saved[1])
+        raise errors.OtherShardError(
+            f"{message}restore it on {works}, from the states of all. CheckpointRestore reads "
+            f"these, and set_state takes them as {{{joining.WHOLE!r}: [...]}}."
+        )
+    raise errors.StateError(f"{message}restore it on {saved[1]} processes, each from its own file.")
+
+
+def _check_joined(layout: Layout, segments: list[Segment]) -> None:
+    """Refuses to join shards where one batch cannot be made of theirs."""
+    if layout.joined == 1:
+        return
+    if not layout.is_joinable(segments):
+        raise errors.StateError(
+            f"the state is that of {layout.joined} shards that run as one, and this pipeline does "
+            "not make its batches of single records that it counts. Build it as it was."
+        )
+    size = segments[-1].unit
+    if size % layout.joined:
+        raise errors.StateError(
+            f"a batch of {size} cannot be made of equal shares of {layout.joined} shards: the "
+            f"stream was begun with {layout.shards}, and this is one of {layout.shard[1]}. Give a "
+            f"batch size that {layout.joined} divides; the global batch over "
+            f"{layout.shard[1]} shards keeps the steps as they were."
+        )
 
 
 def _cursor(cursor: Any, size: int, lane: Lane, pipeline: Pipeline, strict: bool) -> Cursor | None:

@@ -23,6 +23,7 @@ class SegmentStream:
       feed: where the tasks come from.
       skip: outputs of the first unit that are behind us.
       depth: tasks in flight.
+      upstream: the streams that feed it, if any.
     """
 
     def __init__(
@@ -32,7 +33,7 @@ class SegmentStream:
         feed: Feed,
         skip: int,
         depth: int,
-        upstream: Pull | None,
+        upstream: Sequence[Pull] = (),
     ) -> None:
         self._executor = executor
         self._kind = kind
@@ -47,8 +48,8 @@ class SegmentStream:
 
     def advance(self) -> None:
         """Submits tasks as far as they are known and the executor has use for them."""
-        if self._upstream is not None:
-            self._upstream.advance()
+        for stream in self._upstream:
+            stream.advance()
         while not self._over and len(self._window) < self._depth:
             if not self._submit(block=False):
                 break

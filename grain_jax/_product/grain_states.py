@@ -68,7 +68,7 @@ def decode(
             "Grain's state is that of a whole stream, and this iterator is one of "
             "`loader.epochs()`. Set it on `iter(loader)`."
         )
-    layout = dataclasses.replace(pipeline.layout, lanes=workers)
+    layout = dataclasses.replace(pipeline.layout, lanes=workers, joined=1)
     position = _position(state, layout, pipeline)
     if pipeline.would_be_elastic(layout) and layout.shard[1] == 1:
         # One number says it, and then any number of processes can go on from there.

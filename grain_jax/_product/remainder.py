@@ -25,8 +25,8 @@ class Rows:
     Args:
       rule: "error", "drop" or "pad"; None takes every element as it is.
       mask_key: where the mask goes with "pad".
-      described: rows of a full batch, and of the last one here if that is not full on every
-        process, 0 if it is missing here, or else None; None if the source does not say.
+      described: rows of a full batch, and of the last one here if it is known that that is not full
+        on every process, 0 if it is missing here, or else None; None if the source does not say.
       axis: the batch's axis.
 
     Raises:
@@ -175,9 +175,9 @@ def with_rows(state: Any, lead: Shape | None) -> Any:
     rows = lead[0] if lead is not None and len(lead) == 1 else lead and list(lead)
     if not isinstance(state, bytes):
         whole = {_ROWS: rows, "source": state}
-        # The mark of a state that is equal on all processes is looked for on the outside.
-        if isinstance(state, dict) and state.get("elastic") is True:
-            whole["elastic"] = True
+        # What says how states of several processes belong together is looked for on the outside.
+        if isinstance(state, dict):
+            whole.update({key: state[key] for key in _MARKS if state.get(key)})
         return whole
     try:
         inner = json.loads(state)
@@ -200,6 +200,8 @@ def without_rows(state: Any, axes: int) -> tuple[Any, Shape | None]:
             whole = json.loads(state)
         except (ValueError, RecursionError):
             return state, None
+    if isinstance(whole, dict) and whole.keys() == {_JOINT}:
+        return _without_rows_each(whole[_JOINT], axes, isinstance(state, bytes)), None
     if not isinstance(whole, dict) or not {_ROWS} < whole.keys() <= _STATE_KEYS:
         return state, None
     lead = _lead(whole[_ROWS], axes)
@@ -211,6 +213,21 @@ def without_rows(state: Any, axes: int) -> tuple[Any, Shape | None]:
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise StateError(
             f"the state of a device stage has no state of its source in it ({error})"
+        ) from None
+
+
+def _without_rows_each(states: Any, axes: int, as_bytes: bool) -> Any:
+    """The states of the sources of all processes; how many rows each has now is not in them."""
+    if not isinstance(states, list):
+        raise StateError(f"field {_JOINT!r} of the state is no list of states")
+    if not as_bytes:
+        return {_JOINT: [without_rows(state, axes)[0] for state in states]}
+    parts = [without_rows(json.dumps(state).encode(), axes)[0] for state in states]
+    try:
+        return json.dumps({_JOINT: list(map(json.loads, parts))}).encode()
+    except ValueError as error:
+        raise StateError(
+            f"the states of all processes have no JSON of their source in them ({error})"
         ) from None
 
 
@@ -228,4 +245,7 @@ def _lead(rows: Any, axes: int) -> Shape | None:
 
 _ROWS = "batch_rows"
 _MOST_ROWS = 1 << 50
-_STATE_KEYS = {_ROWS, "source", "base64", "elastic"}
+_MARKS = ("elastic", "joined")
+_STATE_KEYS = {_ROWS, "source", "base64", *_MARKS}
+_JOINT = "processes"
+"""The key of the states of all processes together; see `files.read_all_states`."""

@@ -11,8 +11,8 @@ import json
 from collections.abc import Coroutine
 from typing import Any, Protocol
 
-from grain_jax._values.errors import InvalidTypeError, StateError
-from grain_jax._values.files import StatePath, read_state, write_state
+from grain_jax._values.errors import InvalidTypeError, OtherShardError, StateError
+from grain_jax._values.files import StatePath, read_all_states, read_state, write_state
 
 __all__ = [
     "PathAwaitingCreation",
@@ -96,9 +96,16 @@ def restore_state(
     """
     check_iterator(iterator)
     as_bytes = isinstance(iterator.get_state(), (bytes, bytearray))
-    state = read_state(directory, index, count)
-    try:
+
+    def move(state: bytes) -> None:
         iterator.set_state(state if as_bytes else json.loads(state))
+
+    try:
+        try:
+            move(read_state(directory, index, count))
+        except OtherShardError:
+            # As many processes as before, over which a different mesh deals the rows out.
+            move(read_all_states(directory))
     except StateError as error:
         error.add_note(f"The state was read from {directory}.")
         raise

@@ -43,6 +43,10 @@ class StateError(InvalidValueError):
     """A state that does not fit this pipeline, or bytes that are no state."""
 
 
+class OtherShardError(StateError):
+    """A state of another shard, for which this one needs the states of all shards."""
+
+
 class InvalidTypeError(GrainError, TypeError):
     """An object of the wrong kind, or a length that nobody can know."""
 

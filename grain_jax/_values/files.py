@@ -5,7 +5,8 @@ all, and read as data only: nothing in it is executed, unpickled or used as a pa
 
 A state that says `"elastic": true` is the same on every process, so that any one file restores any
 number of processes; the others are checked for equality. Every other state belongs to one process
-of one count.
+of one count. Where it has a number in `"joined"`, those of all processes together say where any of
+another number of them goes on.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 
 from grain_jax._values.errors import InvalidValueError, StateError
 
-__all__ = ["StatePath", "file_name", "read_state", "write_state"]
+__all__ = ["StatePath", "file_name", "read_all_states", "read_state", "write_state"]
 
 StatePath = str | os.PathLike[str]
 
@@ -81,7 +82,7 @@ def read_state(directory: StatePath, index: int, count: int) -> bytes:
       count: the number of processes now, which may differ from that of the save.
 
     Returns:
-      JSON text, exactly as it was written.
+      JSON text: the file exactly as it was written, or what `read_all_states` returns.
 
     Raises:
       StateError: if the file that is needed is missing or damaged, belongs to another number of
@@ -108,10 +109,39 @@ def read_state(directory: StatePath, index: int, count: int) -> bytes:
         if len(others) > _COMPARED_BY_EACH:
             others = [others[0], *others[1:][index::count]]
         for other in others:
-            _check_equal(directory, source, value, other)
+            _check_equal(directory, source, value, other, is_own=source == own)
     elif source != own:
+        if names[source][1] != count and _may_join(value):
+            return read_all_states(directory)
         raise _refusal(directory, own, count, names)
     return state
+
+
+def read_all_states(directory: StatePath) -> bytes:
+    """Returns the states of all processes as one: JSON text of `{"processes": [...]}`.
+
+    Raises:
+      StateError: if one is missing or damaged, or the directory has those of several saves.
+    """
+    names = _state_files(directory)
+    counts = sorted({count for _, count in names.values()})
+    where = os.fspath(directory)
+    if len(counts) != 1:
+        raise StateError(
+            f"{where} has the files of {' and of '.join(map(_processes, counts)) or 'no process'},"
+            " and one save writes those of one number: two saves share the directory. Restore"
+            " another step of the checkpoint."
+        )
+    wanted = [file_name(index, counts[0]) for index in range(counts[0])]
+    missing = [name for name in wanted if name not in names]
+    if missing:
+        raise StateError(
+            f"{missing[0]} is missing in {where}, and the files of all processes are needed, since"
+            " each of these states knows its own shard alone. Restore another step of the"
+            " checkpoint."
+        )
+    values = [_parse(directory, name, _read(directory, name)) for name in wanted]
+    return json.dumps({"processes": values}).encode()
 
 
 def _is_remote(directory: StatePath) -> bool:
@@ -202,10 +232,26 @@ def _is_elastic(value: Any) -> bool:
     return isinstance(value, dict) and value.get("elastic") is True
 
 
-def _check_equal(directory: StatePath, name: str, value: Any, other: str) -> None:
+def _is_counted(value: Any) -> bool:
+    """Whether a process of an elastic stream has met a record that is absent."""
+    return isinstance(value, dict) and value.get("elastic") is False and value.get("sparse") is True
+
+
+def _may_join(value: Any) -> bool:
+    return isinstance(value, dict) and type(value.get("joined")) is int
+
+
+def _check_equal(
+    directory: StatePath, name: str, value: Any, other: str, *, is_own: bool = False
+) -> None:
     other_value = _parse(directory, other, _read(directory, other))
-    if other_value == value:
+    if other_value == value or (is_own and _is_counted(other_value)):
         return
+    if _is_counted(other_value):
+        raise StateError(
+            f"{other} in {os.fspath(directory)} is that of a process that met an absent record, and"
+            f" has counted for itself since then. Restore with as many processes as saved it."
+        )
     if isinstance(other_value, dict):
         keys = sorted(
             key for key in value.keys() | other_value.keys() if _differ(value, other_value, key)

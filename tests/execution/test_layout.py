@@ -119,7 +119,7 @@ def test_rows_of_batches(drop: bool, length: int, rows: tuple[int, int | None]) 
     "todo",
     [
         [],
-        [keep(), batch(2)],
+        [keep(), batch(2), batch(2)],
         [batch(2), batch(2)],
         [batch(2), keep()],
         [steps.step_for("batch", transforms.Batch(2, False, np.array), number=1)],
@@ -128,6 +128,11 @@ def test_rows_of_batches(drop: bool, length: int, rows: tuple[int, int | None]) 
 def test_rows_that_nobody_knows(todo: list[steps.Step]) -> None:
     assert Layout(10).batch_rows(Plan(Upstream(None), todo), 0) is None
     assert Layout(10, lanes=2).batch_rows(Plan(Upstream(None), [batch(2)]), 0) is None
+
+
+def test_behind_a_filter_a_full_batch_is_all_that_is_known_of_rows() -> None:
+    plan = Plan(Upstream(None), [keep(), batch(2)])
+    assert Layout(10, (0, 2)).batch_rows(plan, 0) == (2, None)
 
 
 def test_elements() -> None:

@@ -123,6 +123,7 @@ def test_what_an_exact_state_holds() -> None:
     assert state == {
         "grain_jax": 1,
         "elastic": False,
+        "joined": None,
         "base": 0,
         "cursors": [[3, 0, 1, 0]],
         "next_lane": 0,

@@ -70,11 +70,11 @@ def build(
     lane = schedule.lane(20, batches=segments[0].batches)
     given = (*cursor, *(0,) * (2 * len(segments) - len(cursor)))
     head = feeds.Head(root, lane, given[0], is_eager=True)
-    stream = SegmentStream(executor, 0, head, given[1], 4, None)
+    stream = SegmentStream(executor, 0, head, given[1], 4)
     for place, segment in enumerate(segments[1:], 1):
         start = given[: 2 * place + 2]
-        groups = feeds.Groups(stream, segment, start[:-1], local=True)
-        stream = SegmentStream(executor, place, groups, start[-1], 4, stream)
+        groups = feeds.Groups([(stream, start[:-1])], segment, local=True)
+        stream = SegmentStream(executor, place, groups, start[-1], 4, [stream])
     return stream, executor
 
 

@@ -1,0 +1,141 @@
+"""Joining: the states of all shards, as that of one shard of a run with fewer or more of them.
+
+The shards of the run that began a stream are numbered 0 to L - 1. Where S shards run, shard s is
+made of L / S neighbouring ones, from s * L / S on: so rows keep their order in the global batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from grain_jax._values import errors
+
+__all__ = ["WHOLE", "counts_that_work", "is_joint", "share"]
+
+WHOLE = "processes"
+"""The key of a joint state, which holds the states of all processes in a list."""
+
+_MOST = 1 << 20
+"""Beyond any number of shards."""
+
+
+def is_joint(state: Any) -> bool:
+    """Whether a value is the states of all processes together."""
+    return isinstance(state, Mapping) and state.keys() == {WHOLE}
+
+
+def share(state: Mapping[str, Any], shard: tuple[int, int]) -> dict[str, Any]:
+    """Returns what the states of all processes say for one shard of another number of them.
+
+    Fields that are not about shards are left for others to check, once they are found equal.
+
+    Raises:
+      StateError: if states are missing or contradict each other, or the shards of the run that
+        began the stream cannot be dealt out over so many.
+    """
+    index, count = shard
+    pieces = _by_shard(state[WHOLE])
+    (_, saved), joined = pieces[0]["shard"], pieces[0]["joined"]
+    missing = [number for number in range(saved) if number not in pieces]
+    if missing:
+        raise errors.StateError(
+            f"the state of shard {missing[0]} of {saved} is missing, and all are needed where"
+            " shards are joined or dealt out anew. Restore another step of the checkpoint."
+        )
+    total = saved * joined
+    if total % count:
+        raise errors.StateError(
+            f"the stream was begun with {_shards(total)}, each of which counts for itself, and"
+            f" these cannot be dealt out over {count}. Restore it on {counts_that_work(total)}."
+        )
+    cursors = [cursor for number in range(saved) for cursor in pieces[number]["cursors"]]
+    size = total // count
+    mine = range(index * size, (index + 1) * size)
+    return {
+        **pieces[0],
+        "shard": [index, count],
+        "joined": size,
+        "cursors": cursors[mine.start : mine.stop],
+        # Of a process whose shards now lie on several, the first has the count.
+        "skipped": sum(
+            piece["skipped"] for number, piece in pieces.items() if number * joined in mine
+        ),
+    }
+
+
+def counts_that_work(total: int) -> str:
+    """Says on which numbers of shards a stream restores that was begun with `total`."""
+    divisors = [str(number) for number in range(1, total + 1) if total % number == 0]
+    if len(divisors) > 8:
+        return f"a number of shards that divides {total}"
+    *most, last = divisors
+    return f"{', '.join(most)} or {last} shards" if most else "1 shard"
+
+
+def _by_shard(states: Any) -> dict[int, dict[str, Any]]:
+    """Returns the states by the number of their shard; several may hold the same one."""
+    if not isinstance(states, Sequence) or isinstance(states, str) or not states:
+        raise errors.StateError(f"field {WHOLE!r} of the state is no list of states")
+    pieces: dict[int, dict[str, Any]] = {}
+    for place, state in enumerate(states):
+        piece = _checked(state, place)
+        number = piece["shard"][0]
+        if pieces:
+            _check_equal(_common(piece), _common(next(iter(pieces.values()))), place)
+        if number in pieces:
+            _check_equal(piece, pieces[number], place)
+        pieces[number] = piece
+    return dict(sorted(pieces.items()))
+
+
+def _checked(state: Any, place: int) -> dict[str, Any]:
+    """Returns the state of a process, whose fields about shards are what they should be."""
+    problem = ""
+    if not isinstance(state, dict):
+        problem = "is no state"
+    elif not _is_count(state.get("joined"), 1):
+        problem = f"has joined={state.get('joined')!r}, and does not join others"
+    elif not (
+        isinstance(state.get("shard"), list)
+        and len(state["shard"]) == 2
+        and _is_count(state["shard"][1], 1)
+        and _is_count(state["shard"][0], 0, state["shard"][1])
+    ):
+        problem = f"has shard={state.get('shard')!r}"
+    elif not isinstance(state.get("cursors"), list) or len(state["cursors"]) != state["joined"]:
+        problem = f"does not have one entry in 'cursors' for each of {state['joined']} shards"
+    elif type(state.get("skipped")) is not int:
+        problem = f"has skipped={state.get('skipped')!r}"
+    if problem:
+        raise errors.StateError(
+            f"number {place} of the states of all processes {problem}. Restore another step of the"
+            " checkpoint."
+        )
+    checked: dict[str, Any] = state
+    return checked
+
+
+def _is_count(value: Any, least: int, below: int = _MOST) -> bool:
+    return type(value) is int and least <= value < below
+
+
+def _common(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what all processes have alike; of the shard, the number of shards."""
+    own = ("cursors", "skipped")
+    return {**{k: v for k, v in state.items() if k not in own}, "shard": state["shard"][1]}
+
+
+def _check_equal(one: dict[str, Any], other: dict[str, Any], place: int) -> None:
+    for key in sorted(one.keys() | other.keys()):
+        if one.get(key) != other.get(key):
+            raise errors.StateError(
+                f"number {place} of the states of all processes has {str(one.get(key))[:80]} in"
+                f" {key!r}, and one before it has {str(other.get(key))[:80]}. They were saved at"
+                " different steps, or by different programs: restore another step of the"
+                " checkpoint."
+            )
+
+
+def _shards(total: int) -> str:
+    return f"{total} shard" if total == 1 else f"{total} shards"

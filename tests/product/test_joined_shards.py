@@ -1,0 +1,487 @@
+"""Streams that count as they come, on other numbers of processes: shards stay, and are joined."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import grain_jax as grain
+from grain_jax import errors, transforms
+from tests.product.pieces import Add, Odd, plain, shuffled
+
+ShardOptions = grain.sharding.ShardOptions
+pytestmark = pytest.mark.usefixtures("no_process_left")
+
+
+class Repeat(transforms.FlatMap):
+    """Of n, n % 3 outputs."""
+
+    max_fan_out = 2
+
+    def flat_map(self, element: int) -> list[int]:
+        return [100 * element + i for i in range(element % 3)]
+
+
+class Fifths(transforms.Map):
+    """Fails for every fifth record."""
+
+    def map(self, element: int) -> int:
+        if element % 5 == 0:
+            raise ValueError("a fifth")
+        return element
+
+
+SKIP = grain.ErrorPolicy(skip=ValueError)
+
+# Operations before the batch, settings, and what they do to the records of a shard.
+KINDS: dict[str, tuple[list[Any], dict[str, Any], Callable[[list[int]], list[int]]]] = {
+    "filter": ([Odd()], {}, lambda records: [x for x in records if x % 2]),
+    "map, filter, map": (
+        [Add(), Odd(), Add()],
+        {},
+        lambda records: [x + 2 for x in records if x % 2 == 0],
+    ),
+    "flat map": (
+        [Repeat()],
+        {},
+        lambda records: [100 * x + i for x in records for i in range(x % 3)],
+    ),
+    "error policy": ([Fifths()], {"on_error": SKIP}, lambda records: [x for x in records if x % 5]),
+}
+
+
+def order(length: int) -> list[int]:
+    """The records of the two shuffled epochs that `shuffled` reads; the order itself is Grain's."""
+    sampler = grain.samplers.IndexSampler(length, shuffle=True, seed=4, num_epochs=2)
+    return [sampler[i].record_key for i in range(2 * length)]
+
+
+def expected(kind: str, length: int, shards: int, size: int, drop: bool) -> list[list[list[int]]]:
+    """For each step the batch of each shard that has one."""
+    batches = []
+    for shard in range(shards):
+        items = KINDS[kind][2](order(length)[shard::shards])
+        cut = [items[i : i + size] for i in range(0, len(items), size)]
+        batches.append([batch for batch in cut if len(batch) == size or not drop])
+    most = max(map(len, batches))
+    return [[own[k] for own in batches if k < len(own)] for k in range(most)]
+
+
+def processes(
+    kind: str, length: int, count: int, size: int, drop: bool, **more: Any
+) -> list[Iterator[Any]]:
+    todo, given_settings, _ = KINDS[kind]
+    return [
+        iter(
+            shuffled(
+                *todo,
+                transforms.Batch(size, drop),
+                source=range(length),
+                shard_options=ShardOptions(index, count),
+                **given_settings,
+                **more,
+            )
+        )
+        for index in range(count)
+    ]
+
+
+def joint(iterators: list[Any]) -> bytes:
+    """The states of all processes, as a checkpoint gives them to each of another number."""
+    return json.dumps({"processes": [json.loads(it.get_state()) for it in iterators]}).encode()
+
+
+def step(iterators: list[Any]) -> list[int]:
+    """The rows of all processes together, in their order."""
+    return [row for it in iterators for row in plain(next(it, np.zeros(0, int)))]
+
+
+def flat(batches: list[list[int]]) -> list[int]:
+    return [row for batch in batches for row in batch]
+
+
+def close(iterators: list[Any]) -> None:
+    for iterator in iterators:
+        iterator.close()
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_any_path_over_numbers_that_divide_the_shards(data: st.DataObject) -> None:
+    kind = data.draw(st.sampled_from(sorted(KINDS)))
+    length, shards = data.draw(st.integers(1, 40)), data.draw(st.sampled_from([2, 3, 4, 6]))
+    size, drop = data.draw(st.integers(1, 3)), data.draw(st.booleans())
+    counts = st.sampled_from([n for n in range(1, shards + 1) if shards % n == 0])
+    steps = expected(kind, length, shards, size, drop)
+
+    running, done = processes(kind, length, shards, size, drop), 0
+    for count in data.draw(st.lists(counts, max_size=4)):
+        for wanted in steps[done : done + data.draw(st.integers(0, 3))]:
+            assert step(running) == flat(wanted)
+            done += 1
+        state = joint(running)
+        running = processes(kind, length, count, size * shards // count, drop)
+        for iterator in running:
+            iterator.set_state(state)
+    for wanted in steps[done:]:
+        assert step(running) == flat(wanted)
+    assert step(running) == []
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_workers(kind: str) -> None:
+    steps = expected(kind, 37, 4, 2, False)
+    begun = processes(kind, 37, 4, 2, False)
+    assert [step(begun) for _ in range(3)] == [flat(batches) for batches in steps[:3]]
+    resumed = processes(kind, 37, 2, 4, False, worker_count=1)
+    for iterator in resumed:
+        iterator.set_state(joint(begun))
+    assert [step(resumed) for _ in steps[3:]] == [flat(batches) for batches in steps[3:]]
+    assert step(resumed) == []
+    close(resumed)
+
+
+def test_each_record_keeps_its_augmentation() -> None:
+    class Draw(transforms.RandomMap):
+        def random_map(self, element: int, rng: np.random.Generator) -> int:
+            return element + 100 * int(rng.integers(1000))
+
+    def run(count: int) -> list[Any]:
+        return [
+            iter(
+                shuffled(
+                    Odd(),
+                    Draw(),
+                    transforms.Batch(12 // count),
+                    source=range(64),
+                    shard_options=ShardOptions(index, count),
+                )
+            )
+            for index in range(count)
+        ]
+
+    whole, begun, resumed = run(4), run(4), run(2)
+    for _ in range(2):
+        assert step(begun) == step(whole)
+    for iterator in resumed:
+        iterator.set_state(joint(begun))
+    for _ in range(3):
+        rows = step(resumed)
+        assert rows == step(whole)
+        assert len({row // 100 for row in rows}) > len(rows) // 2  # or nothing was drawn
+
+
+def test_what_was_left_out_counts_once() -> None:
+    begun = processes("error policy", 40, 4, 3, False)
+    for _ in range(5):
+        step(begun)
+    counts = [iterator.skipped_count for iterator in begun]  # type: ignore[attr-defined]
+    assert all(counts)
+    fewer = processes("error policy", 40, 2, 6, False)
+    for iterator in fewer:
+        iterator.set_state(joint(begun))  # type: ignore[attr-defined]
+    assert [it.skipped_count for it in fewer] == [  # type: ignore[attr-defined]
+        counts[0] + counts[1],
+        counts[2] + counts[3],
+    ]
+    again = processes("error policy", 40, 4, 3, False)
+    for iterator in again:
+        iterator.set_state(joint(fewer))  # type: ignore[attr-defined]
+    totals = [it.skipped_count for it in again]  # type: ignore[attr-defined]
+    assert sum(totals) == sum(counts)
+
+
+# What cannot be
+
+
+def moved(kind: str, state: bytes, index: int, count: int, size: int = 6, **more: Any) -> str:
+    """The error of setting a state."""
+    iterator: Any = processes(kind, 80, count, size, False, **more)[index]
+    with pytest.raises(errors.StateError) as caught:
+        iterator.set_state(state)
+    assert json.loads(iterator.get_state())["cursors"] == [None]  # it has not moved
+    return str(caught.value)
+
+
+@pytest.fixture
+def four() -> list[Any]:
+    begun = processes("filter", 80, 4, 3, False)
+    for _ in range(2):
+        step(begun)
+    return begun
+
+
+def test_a_number_that_does_not_divide_is_refused_with_those_that_do(four: list[Any]) -> None:
+    assert "begun with 4 shards" in (message := moved("filter", joint(four), 0, 3))
+    assert "Restore it on 1, 2 or 4 shards" in message
+    assert "Restore it on 1, 2 or 4 shards" in moved("filter", joint(four), 7, 8)
+
+
+def test_one_of_the_states_alone_is_refused_with_the_way_to_go(four: list[Any]) -> None:
+    message = moved("filter", four[1].get_state(), 0, 2)
+    assert "shard 1 of 4" in message
+    assert "shard 0 of 2" in message
+    assert "restore it on 1, 2 or 4 shards, from the states of all" in message
+
+
+def test_a_state_that_is_missing_is_named(four: list[Any]) -> None:
+    assert "state of shard 2 of 4 is missing" in moved("filter", joint([*four[:2], four[3]]), 0, 2)
+
+
+def test_a_batch_that_the_joined_shards_cannot_share_is_refused(four: list[Any]) -> None:
+    message = moved("filter", joint(four), 0, 1, size=6)
+    assert "a batch of 6 cannot be made of equal shares of 4 shards" in message
+
+
+def test_states_of_different_steps_are_refused(four: list[Any]) -> None:
+    next(four[2])
+    fewer: list[Any] = processes("filter", 80, 2, 6, False)
+    for iterator in fewer:
+        iterator.set_state(joint(four))
+    next(fewer[0])
+    with pytest.raises(errors.StateError, match=r"to 2 batches, and another one to 3.*one step"):
+        next(fewer[1])
+
+
+def test_states_of_different_programs_are_refused(four: list[Any]) -> None:
+    other: Any = processes("filter", 81, 4, 3, False)[2]
+    next(other)
+    message = moved("filter", joint([*four[:2], other, four[3]]), 0, 2)
+    assert "number 2 of the states of all processes" in message
+    assert "'pipeline'" in message
+
+
+def test_processes_with_the_same_shard_have_to_agree(four: list[Any]) -> None:
+    twice = [it for it in four for _ in range(2)]
+    iterator: Any = processes("filter", 80, 2, 6, False)[0]
+    iterator.set_state(joint(twice))
+    ahead: Any = processes("filter", 80, 4, 3, False)[0]
+    next(ahead)
+    assert "'cursors'" in moved("filter", joint([*twice[:-1], ahead, twice[-1]]), 0, 2)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("joined", 0),
+        ("joined", None),
+        ("joined", "1"),
+        ("shard", [4, 4]),
+        ("shard", [0]),
+        ("shard", 3),
+        ("cursors", []),
+        ("cursors", 5),
+        ("cursors", [[1, 2], [3, 4]]),
+        ("skipped", None),
+        ("elastic", True),
+        ("base", -1),
+    ],
+)
+def test_a_damaged_state_among_them_is_refused(field: str, value: Any, four: list[Any]) -> None:
+    states = [json.loads(it.get_state()) for it in four]
+    states[1][field] = value
+    assert field in moved("filter", json.dumps({"processes": states}).encode(), 0, 2)
+
+
+@pytest.mark.parametrize("states", [None, 3, [], "text", {}, [3], [{}], [None]])
+def test_what_are_no_states_is_refused(states: Any) -> None:
+    moved("filter", json.dumps({"processes": states}).encode(), 0, 2)
+
+
+class Total:
+    """An operation: it sees one record after the other."""
+
+    def __call__(self, records: Iterator[Any]) -> Iterator[Any]:
+        yield from records
+
+
+TWO = ShardOptions(0, 2)
+UNJOINED: dict[str, tuple[list[Any], dict[str, Any]]] = {
+    "no batch": ([Odd()], {}),
+    "a filter of batches": ([transforms.Batch(2), grain.python.FilterOperation(np.any)], {}),
+    "a filter between batches": (
+        [transforms.Batch(2), grain.python.FilterOperation(np.any), transforms.Batch(2)],
+        {},
+    ),
+    "two batches": ([Odd(), transforms.Batch(2), transforms.Batch(2)], {}),
+    "an operation": ([Odd(), transforms.Batch(2), Total()], {}),
+    "lanes": ([Odd(), transforms.Batch(2)], {"lanes": 2}),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*run again from its start")
+@pytest.mark.parametrize("name", sorted(UNJOINED))
+def test_other_streams_keep_their_number_of_processes(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    todo, more = UNJOINED[name]
+
+    def run(count: int) -> list[Any]:
+        shards = [ShardOptions(index, count) for index in range(count)]
+        return [iter(shuffled(*todo, shard_options=shard, **more)) for shard in shards]
+
+    begun = run(2)
+    for iterator in begun:
+        next(iterator)
+    save(begun, tmp_path, monkeypatch)
+    restore(again := run(2), tmp_path, monkeypatch)
+    assert list(map(plain, map(next, again))) == list(map(plain, map(next, begun)))
+    with pytest.raises(errors.StateError, match=r"written by 2 processes.*1 process would"):
+        restore(run(1), tmp_path, monkeypatch)
+    with pytest.raises(errors.StateError, match=r"joined"):
+        run(1)[0].set_state(joint(begun))
+
+
+# Checkpoints
+
+
+def save(iterators: list[Any], folder: Path, patch: pytest.MonkeyPatch) -> None:
+    handler = grain.checkpoint.CheckpointHandler()
+    folder.mkdir(exist_ok=True)
+    for index, iterator in enumerate(iterators):
+        as_process(patch, index, len(iterators))
+        handler.save(folder, iterator)
+
+
+def restore(iterators: list[Any], folder: Path, patch: pytest.MonkeyPatch) -> None:
+    handler = grain.checkpoint.CheckpointHandler()
+    for index, iterator in enumerate(iterators):
+        as_process(patch, index, len(iterators))
+        handler.restore(folder, iterator)
+
+
+def as_process(patch: pytest.MonkeyPatch, index: int, count: int) -> None:
+    patch.setattr(jax, "process_index", lambda: index)
+    patch.setattr(jax, "process_count", lambda: count)
+
+
+def test_a_checkpoint_restores_on_every_number_that_divides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, four: list[Any]
+) -> None:
+    steps = expected("filter", 80, 4, 3, False)
+    running = four
+    for done, count in enumerate((4, 2, 1, 4), 2):
+        save(running, folder := tmp_path / str(done), monkeypatch)
+        running = processes("filter", 80, count, 12 // count, False)
+        restore(running, folder, monkeypatch)
+        assert step(running) == flat(steps[done])
+
+
+def test_a_file_that_is_missing_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, four: list[Any]
+) -> None:
+    save(four, tmp_path, monkeypatch)
+    (tmp_path / "process_2-of-4.json").unlink()
+    with pytest.raises(errors.StateError, match=r"process_2-of-4\.json is missing.*all processes"):
+        restore(processes("filter", 80, 2, 6, False), tmp_path, monkeypatch)
+
+
+def test_files_of_two_saves_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, four: list[Any]
+) -> None:
+    save(four, tmp_path, monkeypatch)
+    save(processes("filter", 80, 3, 4, False), tmp_path, monkeypatch)
+    with pytest.raises(errors.StateError, match=r"of 3 processes and of 4 processes.*two saves"):
+        restore(processes("filter", 80, 2, 6, False), tmp_path, monkeypatch)
+
+
+def test_as_many_processes_with_other_shards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mesh with a model axis over both processes, after one without: both load everything."""
+    begun = processes("filter", 80, 2, 3, False)
+    step(begun)
+    save(begun, tmp_path, monkeypatch)
+    wanted = step(begun)
+    same = [processes("filter", 80, 1, 6, False)[0] for _ in range(2)]
+    restore(same, tmp_path, monkeypatch)
+    assert [plain(next(iterator)) for iterator in same] == [wanted, wanted]
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_behind_the_device_stage(
+    axis: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(count: int) -> list[Any]:
+        stages = []
+        for index in range(count):
+            loader = shuffled(
+                Odd(),
+                transforms.Batch(12 // count, batch_fn=along(axis)),
+                source=range(80),
+                shard_options=ShardOptions(index, count),
+            )
+            device = jax.devices()[0]
+            stage = grain.prefetch_to_device(loader, device, remainder="pad", axis=axis)
+            stages.append(stage)
+        return stages
+
+    def rows(stages: list[Any]) -> list[int]:
+        found = []
+        for stage in stages:
+            batch = next(stage, None)
+            if batch is not None:
+                found += np.asarray(batch["x"])[np.asarray(batch["mask"])].tolist()
+        return found
+
+    begun, whole = run(4), [flat(batches) for batches in expected("filter", 80, 4, 3, False)]
+    assert [rows(begun), rows(begun)] == whole[:2]
+    save(begun, tmp_path, monkeypatch)
+    monkeypatch.undo()
+    close(begun)
+    fewer = run(2)
+    restore(fewer, tmp_path, monkeypatch)
+    monkeypatch.undo()
+    assert [rows(fewer) for _ in whole[2:]] == whole[2:]
+    assert rows(fewer) == []
+    close(fewer)
+
+
+def along(axis: int) -> Callable[[list[int]], dict[str, np.ndarray]]:
+    """Makes a batch whose rows are along an axis."""
+
+    def make(records: list[int]) -> dict[str, np.ndarray]:
+        rows = np.array(records)
+        return {"x": rows if axis == 0 else rows[np.newaxis]}
+
+    return make
+
+
+class Gaps:
+    """Record 9 is absent, which nobody says before it is read."""
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> int | None:
+        return None if index == 9 else index
+
+
+def test_one_process_has_met_an_absent_record_and_others_have_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(count: int) -> list[Any]:
+        sampler = grain.samplers.IndexSampler(40, num_epochs=1)
+        shards = [ShardOptions(index, count) for index in range(count)]
+        batch = transforms.Batch(8 // count)
+        return [
+            iter(shuffled(batch, source=Gaps(), sampler=sampler, shard_options=shard))
+            for shard in shards
+        ]
+
+    begun = run(4)
+    assert step(begun) == [0, 4, 1, 5, 2, 6, 3, 7]
+    assert step(begun) == [8, 12, 13, 17, 10, 14, 11, 15]
+    save(begun, tmp_path, monkeypatch)
+    restore(again := run(4), tmp_path, monkeypatch)
+    assert step(again) == step(begun) == [16, 20, 21, 25, 18, 22, 19, 23]
+    with pytest.raises(errors.StateError, match=r"process_1-of-4\.json.*met an absent record"):
+        restore(run(2), tmp_path, monkeypatch)
