@@ -5,8 +5,9 @@ On one machine, this starts four processes, kills nothing, and trains to the end
     python examples/multihost.py FOLDER --processes 4
 
 Started again in the same folder it goes on after its last save, with `--processes 3` as well: the
-global batch is what counts, and each step has the records that it has for every other number. On
-several hosts, start the same script on each, in a folder that all of them see:
+global batch is what counts, and each step has the records that it has for every other number. With
+a filter, `--without 8`, the shards of the first run stay: it goes on with 4, 2 or 1. On several
+hosts, start the same script on each, in a folder that all of them see:
 
     python examples/multihost.py FOLDER --processes 4 --coordinator HOST:PORT --process 0    (to 3)
 
@@ -16,6 +17,7 @@ or with `--cluster` where `jax.distributed.initialize()` finds all that by itsel
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import hashlib
 import json
 import logging
@@ -43,6 +45,16 @@ Parameters = dict[str, jax.Array]
 
 # Orbax reports a save that an earlier process did not finish; after a kill that is no news.
 logging.getLogger("absl").setLevel(logging.ERROR)
+
+
+@dataclasses.dataclass(frozen=True)
+class Without(grain.transforms.Filter):
+    """Leaves out the images of one digit."""
+
+    digit: int
+
+    def filter(self, record: Batch) -> bool:
+        return bool(record["label"] != self.digit)
 
 
 class ShiftByAPixel(grain.transforms.RandomMap):
@@ -74,12 +86,13 @@ def batches(options: argparse.Namespace, sharding: NamedSharding) -> Any:
         shuffle=True,
         seed=0,
         num_epochs=options.epochs,
-        transformations=[ShiftByAPixel()],
+        transformations=[Without(digit) for digit in options.without] + [ShiftByAPixel()],
         batch_size=rows,
         shard_options=shard,
         worker_count=options.workers,
     )
-    # The last global batch is short: padded on every process, also on one without any of it.
+    # The last global batch is short: padded on every process, also on one without any of it. With
+    # a filter several are, as the shards count for themselves and come to their ends one by one.
     return grain.prefetch_to_device(loader, sharding, remainder="pad")
 
 
@@ -210,6 +223,7 @@ def main() -> None:
     parser.add_argument("--global-batch", type=int, default=48)
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--records", type=int, default=1500)
+    parser.add_argument("--without", type=int, action="append", default=[], help="a digit to skip")
     parser.add_argument("--save-every", type=int, default=50)
     parser.add_argument("--workers", type=int, default=1, help="worker processes in each process")
     parser.add_argument("--pause", type=float, default=0, help="seconds between steps")

@@ -19,7 +19,7 @@ import pytest
 from tests.conftest import children
 from tests.product.jobs import free_address, running
 
-pytest.importorskip("sklearn")
+load_digits = pytest.importorskip("sklearn.datasets").load_digits
 
 # 25 steps; the last one has four records.
 SIZES = ["--records=290", "--epochs=2", "--global-batch=24", "--save-every=4"]
@@ -142,6 +142,42 @@ def test_case_8_a_run_on_4_then_2_then_3_then_1_process_is_the_run_on_one(tmp_pa
     with np.load(whole / "parameters.npz") as one, np.load(elastic / "parameters.npz") as other:
         assert set(one) == set(other) == {"hidden", "out"}
         for name in one:
+            np.testing.assert_allclose(other[name], one[name], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("no_process_left")
+def test_with_a_filter_a_run_on_4_then_2_then_1_then_4_processes_is_the_run_on_4(
+    tmp_path: Path,
+) -> None:
+    whole, elastic = tmp_path / "whole", tmp_path / "elastic"
+    few = ["--without=8", "--without=3", "--workers=0"]
+    run_to_the_end(whole, 4, *few)
+    expected = records_by_step(lines(whole, 4))
+    seen = [record for records in expected.values() for record, _ in records]
+    kept = [i for i, label in enumerate(load_digits().target[:290]) if label not in (8, 3)]
+    assert sorted(seen) == sorted(kept * 2)
+
+    run_until_save(elastic, 4, 4, *few)
+    saves = [last_save(elastic)]
+    run_until_preempted(elastic, 2, saves[0] + 2, *few)
+    saves.append(last_save(elastic))
+    run_until_save(elastic, 1, saves[1] // 4 * 4 + 4, *few)
+    saves.append(last_save(elastic))
+    with started(elastic, 3, *few) as processes:
+        for process in processes:
+            _, errors = process.communicate(timeout=60)
+            assert process.returncode != 0
+            assert "Restore it on 1, 2 or 4 shards" in errors
+    run_to_the_end(elastic, 4, *few)
+
+    got = {count: records_by_step(lines(elastic, count)) for count in (4, 2, 1)}
+    assert (min(got[2]), min(got[1])) == (saves[0] + 1, saves[1] + 1)
+    assert {*got[4], *got[2], *got[1]} == {*expected}
+    for records in got.values():
+        assert records == {step: expected[step] for step in records}
+    with np.load(whole / "parameters.npz") as one, np.load(elastic / "parameters.npz") as other:
+        for name in ("hidden", "out"):
             np.testing.assert_allclose(other[name], one[name], rtol=1e-4, atol=1e-5)
 
 

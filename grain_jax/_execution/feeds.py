@@ -176,8 +176,9 @@ class _Share:
             if self.made != made:
                 raise StateError(
                     f"one of the shards that are joined has given a share to {self.made} batches,"
-                    f" and another one to {made}: their states were taken at different steps."
-                    " Restore those of one step."
+                    f" and another one to {made}: their states were taken at different steps, or"
+                    " the batch size was changed after some had ended. Restore those of one step,"
+                    " with the batch size of then."
                 )
             self._before, self.made = items[-1].cursor, made + 1
         return items
