@@ -50,13 +50,14 @@ class Block:
 
     def take(self, keep: Sequence[int]) -> Block:
         """Returns the block with only the elements `keep`, which may repeat."""
-        return dataclasses.replace(
-            self,
-            data=[self.data[i] for i in keep],
-            positions=[self.positions[i] for i in keep],
-            outputs=None if self.outputs is None else [self.outputs[i] for i in keep],
-            rngs=None if self.rngs is None else [self.rngs[i] for i in keep],
-            rows=list(keep) if self.rows is None else [self.rows[i] for i in keep],
+        return Block(
+            [self.data[i] for i in keep],
+            [self.positions[i] for i in keep],
+            None if self.outputs is None else [self.outputs[i] for i in keep],
+            None if self.rngs is None else [self.rngs[i] for i in keep],
+            list(keep) if self.rows is None else [self.rows[i] for i in keep],
+            self.ordinal,
+            self.describe,
         )
 
     def part(self, begin: int, end: int) -> Block:

@@ -17,6 +17,9 @@ __all__ = ["Groups", "Head"]
 
 _MOST_UNITS = 16
 
+# Single records that are batched later may be as many as a batch needs, up to this number.
+_MOST_RECORDS = 256
+
 # A task that takes longer than this does not gain by being larger,
 _QUICK_SECONDS = 2e-3
 
@@ -55,13 +58,16 @@ class Head:
       lane: which positions.
       ordinal: where to begin.
       is_eager: whether handing a task over costs something.
+      wanted: how many units are wanted at once.
     """
 
-    def __init__(self, root: Root, lane: Lane, ordinal: int, is_eager: bool) -> None:
+    def __init__(
+        self, root: Root, lane: Lane, ordinal: int, is_eager: bool, wanted: int = 1
+    ) -> None:
         self._root = root
         self._lane = lane
         self._ordinal = ordinal
-        self._is_eager = is_eager
+        self._most = max(_MOST_UNITS if is_eager else 1, min(wanted, _MOST_RECORDS))
         self._units = 1
         self.left_over: list[Skip] = []
 
@@ -86,8 +92,10 @@ class Head:
         """Doubles the stretches while they are quick, or gain by waiting for several records."""
         waits = outcome.waited > outcome.seconds / 2
         limit = _PATIENCE_SECONDS if waits else _QUICK_SECONDS
-        grows = self._is_eager if not waits else self._units * self._lane.unit < _MOST_AT_ONCE
-        if grows and outcome.seconds < limit and self._units < _MOST_UNITS:
+        most = self._most
+        if waits:
+            most = min(_MOST_AT_ONCE // self._lane.unit, max(_MOST_UNITS, most))
+        if outcome.seconds < limit and self._units < most:
             self._units *= 2
         elif outcome.seconds > 4 * limit and self._units > 1:
             self._units //= 2

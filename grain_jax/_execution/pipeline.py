@@ -262,7 +262,10 @@ class Pipeline:
             lane = self.layout.lane(index, self.position.base, first)
             given = self._start(index)
             executor = self._executor(first)
-            head = Head(root, lane, given[0], is_eager=not self._is_here(executor))
+            # Of single records a batch wants many, and no task of one is worth its while.
+            wanted = self.segments[1].unit if len(self.segments) > 1 else 1
+            eager = not self._is_here(executor)
+            head = Head(root, lane, given[0], eager, wanted // self.layout.joined)
             stream = self._segment(executor, first, head, given[1])
         for place, segment in enumerate(later, 1):
             stream = self._behind(stream, segment, given[: 2 + 2 * place])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import collections
 import time
 from pathlib import Path
@@ -175,19 +176,32 @@ def test_case_8_resume_on_another_shard_count(shards: int) -> None:
     assert sorted(seen) == list(range(96))
 
 
-def test_case_8_filtered_streams_refuse_another_shard_count() -> None:
-    class Even(grain.transforms.Filter):
+@pytest.mark.parametrize("shards", [1, 3, 4])
+def test_case_8_resume_of_filtered_shards(shards: int) -> None:
+    class Third(grain.transforms.Filter):
         def filter(self, element: Any) -> bool:
-            return bool(element % 2 == 0)
+            return bool(element % 3)
 
-    def iterator(index: int, count: int) -> grain.DataLoaderIterator:
-        shard = grain.sharding.ShardOptions(index, count)
-        return iter(_loader(np.arange(96), Even(), Batch(4), shard_options=shard))
+    def iterators(count: int) -> list[grain.DataLoaderIterator]:
+        options = [grain.sharding.ShardOptions(index, count) for index in range(count)]
+        return [
+            iter(_loader(np.arange(96), Third(), Batch(4), shard_options=one)) for one in options
+        ]
 
-    first = iterator(0, 2)
-    next(first)
-    with pytest.raises(ValueError, match=r"shard 0 of 2 .* shard 0 of 3.* on 2 processes"):
-        iterator(0, 3).set_state(first.get_state())
+    begun = iterators(2)
+    seen = [int(x) for it in begun for _ in range(5) for x in next(it)]
+    states = [it.get_state() for it in begun]
+    rest = iterators(shards)
+    with pytest.raises(ValueError, match=rf"shard 1 of 2 .* shard 0 of {shards}.*1 or 2 shards"):
+        rest[0].set_state(states[1])
+    together = json.dumps({"processes": list(map(json.loads, states))}).encode()
+    if shards != 1:
+        with pytest.raises(ValueError, match=rf"2 shards.* over {shards}.* on 1 or 2 shards"):
+            rest[0].set_state(together)
+        return
+    rest[0].set_state(together)
+    seen += [int(x) for batch in rest[0] for x in batch]
+    assert sorted(seen) == [x for x in range(96) if x % 3]
 
 
 def test_case_15_what_a_worker_sees() -> None:
