@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import collections
+import json
 import time
 from pathlib import Path
 from types import ModuleType

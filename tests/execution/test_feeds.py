@@ -1,0 +1,59 @@
+"""Feeds: how large the tasks are that they make, by how the ones before went."""
+
+from __future__ import annotations
+
+import pytest
+
+from grain_jax._algebra import sources
+from grain_jax._datasets import nodes, roots, schedule
+from grain_jax._datasets.program import Outcome
+from grain_jax._execution.feeds import Head
+
+QUICK, SLOW, WAITED = (1e-4, 0.0), (0.1, 0.0), (0.02, 0.019)
+
+
+def sizes(unit: int, eager: bool, wanted: int, went: tuple[float, float]) -> list[int]:
+    """Units of each of the first tasks, all of which went the same way."""
+    root = roots.NodeRoot(nodes.SourceNode(sources.adapt(range(10**6))))
+    head = Head(root, schedule.lane(10**6, batches=[(unit, False)]), 0, eager, wanted)
+    found = []
+    for _ in range(12):
+        found.append(head.next(False).units)
+        seconds, waited = went
+        head.learn(Outcome(seconds, waited, found[-1]))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("unit", "eager", "wanted", "went", "largest"),
+    [
+        (8, False, 1, QUICK, 1),  # batches in this process are made one by one
+        (8, True, 1, QUICK, 16),
+        (1, False, 1, QUICK, 1),
+        (1, False, 40, QUICK, 64),  # records that a batch wants: doubled until there are 40
+        (1, False, 4000, QUICK, 256),
+        (1, True, 4, QUICK, 16),
+        (1, True, 4000, QUICK, 256),
+        (1, False, 4000, SLOW, 1),
+        (1, True, 4000, SLOW, 1),
+        (8, False, 1, WAITED, 8),  # 64 records at once
+        (128, True, 1, WAITED, 1),
+        (1, True, 4000, WAITED, 64),
+        (1, False, 1, WAITED, 16),
+    ],
+)
+def test_tasks_grow_to(
+    unit: int, eager: bool, wanted: int, went: tuple[float, float], largest: int
+) -> None:
+    grown = sizes(unit, eager, wanted, went)
+    assert grown[0] == 1
+    assert grown == sorted(grown)
+    assert grown[-1] == largest
+
+
+def test_a_task_that_takes_too_long_makes_the_next_ones_smaller() -> None:
+    root = roots.NodeRoot(nodes.SourceNode(sources.adapt(range(100))))
+    head = Head(root, schedule.lane(100), 0, True, 16)
+    for seconds, units in [(1e-4, 1), (1e-4, 2), (1e-4, 4), (0.1, 8), (0.1, 4), (0.1, 2)]:
+        assert head.next(False).units == units
+        head.learn(Outcome(seconds, 0.0, units))
