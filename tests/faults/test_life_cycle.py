@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import os
 import resource
@@ -44,6 +45,16 @@ class HoldsALock(Exception):
         self.lock = threading.Lock()
 
 
+@dataclasses.dataclass(frozen=True)
+class Frozen(Exception):
+    code: int
+
+
+class RefusesAttributes(Exception):
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(name)
+
+
 def _raise(kind: str) -> None:
     if kind == "group":
         raise ExceptionGroup("several", [ValueError("one"), KeyError("two")])
@@ -53,6 +64,10 @@ def _raise(kind: str) -> None:
         raise KeyboardInterrupt("by hand")
     if kind == "exit":
         sys.exit(3)
+    if kind == "frozen":
+        raise Frozen(4)
+    if kind == "refuses attributes":
+        raise RefusesAttributes("as it is")
     raise AssertionError
 
 
@@ -74,14 +89,18 @@ class Raises(grain.transforms.Map):
         ("group that does not pickle", "ExceptionGroup: several (2 sub-exceptions)"),
         ("Ctrl-C", "KeyboardInterrupt: by hand"),
         ("exit", "SystemExit: 3"),
+        ("frozen", "Frozen: 4"),
+        ("refuses attributes", "RefusesAttributes: as it is"),
     ],
 )
-def test_exceptions_arrive_as_themselves_and_lose_nothing(
-    kind: str, expected: str, workers: int
+@pytest.mark.parametrize("behind", [False, True], ids=["bare", "device stage"])
+def test_exceptions_arrive_as_themselves_in_their_turn(
+    kind: str, expected: str, behind: bool, workers: int
 ) -> None:
     with load(Raises(kind), workers=workers) as loader:
-        iterator, seen = iter(loader), []
-        for _ in range(3):
+        iterator: Any = grain.prefetch_to_device(loader) if behind else iter(loader)
+        seen: list[int] = []
+        for _ in range(2):
             with pytest.raises(BaseException) as caught:  # noqa: PT011, PT012
                 for element in iterator:
                     seen.append(int(element))
@@ -90,7 +109,8 @@ def test_exceptions_arrive_as_themselves_and_lose_nothing(
             inner = getattr(caught.value, "exceptions", (ValueError("one"), KeyError("two")))
             assert "one" in str(inner[0])
             assert isinstance(inner[1], KeyError)
-        assert seen == list(range(21))
+            assert seen == list(range(21))
+        iterator.close()
 
 
 # Closing.
