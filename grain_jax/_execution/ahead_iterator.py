@@ -82,6 +82,16 @@ class AheadIterator(Closing, StatefulCheckpointable, Generic[T]):
             with_traceback(error, user_traceback(error.__traceback__))
             raise
 
+    @property
+    def skipped(self) -> tuple[str, ...]:
+        """What the source says that its `ErrorPolicy` left out, in what was read ahead, too."""
+        return getattr(self._borrower.iterator, "skipped", ())
+
+    @property
+    def skipped_count(self) -> int:
+        """How many records that were, as the source says."""
+        return getattr(self._borrower.iterator, "skipped_count", 0)
+
     def start_prefetch(self) -> None:
         """Starts reading ahead now rather than at the first `next`."""
         if self._owner is not None:
