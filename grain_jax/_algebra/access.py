@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from grain_jax._algebra.stacking import Allocate
-from grain_jax._values import faults
+from grain_jax._values import faults, progress
 from grain_jax._values.errors import InvalidTypeError, InvalidValueError, OutOfRangeError
 from grain_jax._values.trees import flatten
 
@@ -94,6 +94,7 @@ class Source:
     def read_each(self, keys: list[int], records: list[Any]) -> list[Any]:
         """Appends the records that are missing, one by one, and returns all."""
         get, append = self.get, records.append
+        progress.within(lambda: f"key {keys[min(len(records), len(keys) - 1)]}")
         try:
             for key in keys[len(records) :] if records else keys:
                 append(get(key))

@@ -146,7 +146,7 @@ def _run(todo: Sequence[steps.Step], block: Block, allocate: stacking.Allocate |
         # Only what leaves the process is worth placing where it leaves from.
         if place == last and allocate is not None and isinstance(step, steps.BatchStep):
             step = dataclasses.replace(step, allocate=allocate)
-        progress.at(step.title)
+        progress.at(step.title, block.span)
         block = step(block)
     return block
 

@@ -15,6 +15,7 @@ __all__ = [
     "add_note",
     "described",
     "located",
+    "place",
     "reraise",
     "set_attribute",
     "strip",
@@ -58,21 +59,26 @@ def strip(error: BaseException) -> None:
     with_traceback(error, rest)
 
 
+def place(stack: traceback.StackSummary, *, or_package: bool = False) -> str:
+    """Returns file, line and function of the user's code in a stack; else of a package, if asked.
+
+    Nothing is the empty text.
+    """
+    frames = [frame for frame in reversed(stack) if not frame.filename.startswith(_PACKAGE)]
+    own = [frame for frame in frames if not frame.filename.startswith(_INSTALLED)]
+    for frame in own or (frames if or_package else []):
+        return f"{frame.filename}:{frame.lineno}, in {frame.name}"
+    return ""
+
+
 def _place(error: BaseException) -> str:
     """Says in which file and line of the user the error came up.
 
     That is the innermost frame of the user's own code; of an installed package if there is none;
     of what the error was made of, if Python itself made it (of a generator's StopIteration, say).
     """
-    frames = [
-        frame
-        for frame in reversed(traceback.extract_tb(error.__traceback__))
-        if not frame.filename.startswith(_PACKAGE)
-    ]
-    own = [frame for frame in frames if not frame.filename.startswith(_INSTALLED)]
-    for frame in own or frames:
-        return f"{frame.filename}:{frame.lineno}, in {frame.name}"
-    return "" if error.__cause__ is None else _place(error.__cause__)
+    found = place(traceback.extract_tb(error.__traceback__), or_package=True)
+    return found or ("" if error.__cause__ is None else _place(error.__cause__))
 
 
 def set_attribute(error: BaseException, name: str, value: object) -> None:
@@ -110,7 +116,7 @@ def located(error: BaseException, step: str, record: str) -> BaseException:
     """
     if getattr(error, _NOTED, False):
         return error
-    place = _place(error)
+    line = _place(error)
     if isinstance(error, StopIteration):
         wrapped = RuntimeError(
             "user code raised StopIteration, which would have ended the loop in silence"
@@ -118,8 +124,8 @@ def located(error: BaseException, step: str, record: str) -> BaseException:
         wrapped.__cause__ = error
         error = wrapped
     note = f"in {step}, at {record}"
-    if place:
-        note += f"\n  {place}"
+    if line:
+        note += f"\n  {line}"
     if _is_read_only(error):
         note += (
             "\n  Records of an in-memory source are read-only views of it: write `x = x * 2` "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -100,7 +101,7 @@ def test_exceptions_arrive_as_themselves_in_their_turn(
     with load(Raises(kind), workers=workers) as loader:
         iterator: Any = grain.prefetch_to_device(loader) if behind else iter(loader)
         seen: list[int] = []
-        for _ in range(2):
+        for number in range(3):
             with pytest.raises(BaseException) as caught:  # noqa: PT011, PT012
                 for element in iterator:
                     seen.append(int(element))
@@ -109,7 +110,9 @@ def test_exceptions_arrive_as_themselves_in_their_turn(
             inner = getattr(caught.value, "exceptions", (ValueError("one"), KeyError("two")))
             assert "one" in str(inner[0])
             assert isinstance(inner[1], KeyError)
-            assert seen == list(range(21))
+            # In this process a Ctrl-C is answered at once, and so is what looks like one.
+            if workers or number == 2 or isinstance(caught.value, Exception):
+                assert seen == list(range(21))
         iterator.close()
 
 
@@ -265,14 +268,28 @@ class StuckSource:
         return index
 
 
+def line_of(function: Any) -> str:
+    return f"{__file__}:{function.__code__.co_firstlineno + 2}, in {function.__name__}"
+
+
 @pytest.mark.parametrize(
-    ("source", "todo", "step"),
+    ("source", "todo", "place"),
     [
-        (StuckSource(), [], "reading the source"),
-        (range(40), [Stuck()], r"step 1: map\(Stuck\)"),
+        (
+            StuckSource(),
+            [grain.transforms.Batch(4)],
+            f"reading the source, at key 21 ({line_of(StuckSource.__getitem__)})",
+        ),
+        (
+            range(40),
+            [Stuck(), grain.transforms.Batch(5)],
+            f"step 1: map(Stuck), at position 8 (record key 8) ({line_of(Stuck.map)})",
+        ),
     ],
 )
-def test_a_stall_names_step_worker_record_and_time(source: Any, todo: list[Any], step: str) -> None:
+def test_a_stall_names_step_worker_record_line_and_time(
+    source: Any, todo: list[Any], place: str
+) -> None:
     loader = grain.DataLoader(
         data_source=source,
         sampler=grain.samplers.SequentialSampler(40),
@@ -280,8 +297,7 @@ def test_a_stall_names_step_worker_record_and_time(source: Any, todo: list[Any],
         worker_count=1,
         stall_timeout=1,
     )
-    place = r"at positions \d+ to \d+, for 1\.\d s"
-    message = rf"stall_timeout=1.*worker 0 \(pid \d+\): {step}, {place}"
+    message = rf"stall_timeout=1.*worker 0 \(pid \d+\): {re.escape(place)}, for \d\.\d s"
     with loader, pytest.raises(errors.WorkerError, match=message):
         list(loader)
 
