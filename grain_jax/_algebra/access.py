@@ -13,7 +13,10 @@ from grain_jax._values import faults, progress
 from grain_jax._values.errors import InvalidTypeError, InvalidValueError, OutOfRangeError
 from grain_jax._values.trees import flatten
 
-__all__ = ["Keys", "Source", "describe", "failed_row", "mark_failure"]
+__all__ = ["READING", "Keys", "Source", "describe", "failed_row", "mark_failure"]
+
+READING = "reading the source"
+"""What messages call it."""
 
 _ROW = "_grain_jax_row"
 
@@ -94,7 +97,7 @@ class Source:
     def read_each(self, keys: list[int], records: list[Any]) -> list[Any]:
         """Appends the records that are missing, one by one, and returns all."""
         get, append = self.get, records.append
-        progress.within(lambda: f"key {keys[min(len(records), len(keys) - 1)]}")
+        progress.at(READING, lambda: f"key {keys[min(len(records), len(keys) - 1)]}")
         try:
             for key in keys[len(records) :] if records else keys:
                 append(get(key))

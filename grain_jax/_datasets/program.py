@@ -7,14 +7,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from grain_jax._algebra import stacking
+from grain_jax._algebra import access, stacking
 from grain_jax._algebra.blocks import Block
 from grain_jax._datasets.plan import Plan, Segment, Upstream
 from grain_jax._values import faults, progress
 
 __all__ = ["Gathered", "Outcome", "Program", "Read", "Skip", "SparseError"]
 
-_READING = "reading the source"
 
 _LONGEST = 1_000
 """Characters of an exception's text that are kept of a record that is left out."""
@@ -265,7 +264,7 @@ class Program:
     def _read(self, segment: Segment, payload: Any) -> Read:
         """Reads the records of all units, or of those before the first one with a gap."""
         assert not isinstance(self._root, Upstream)
-        progress.at(_READING)
+        progress.at(access.READING)
         begin, busy = time.perf_counter(), time.thread_time()
         block = self._root.read(payload)
         waited = time.perf_counter() - begin - (time.thread_time() - busy)
@@ -289,7 +288,7 @@ class Program:
         """Reads a unit and runs it; None if its record is absent. Lets the source stack."""
         assert not isinstance(self._root, Upstream)
         if segment.stacks_records and self._root.stacks:
-            progress.at(_READING)
+            progress.at(access.READING)
             found = self._root.read_batch(payload, allocate if len(segment.steps) == 1 else None)
             if found is not None:
                 return segment.run_stacked(*found, self._seed)

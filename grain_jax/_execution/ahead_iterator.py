@@ -16,7 +16,7 @@ from grain_jax._execution.lending import Lent, Owner, borrow, refuse_lent, requi
 from grain_jax._values.checkpointable import StatefulCheckpointable
 from grain_jax._values.closing import Closing
 from grain_jax._values.errors import ClosedError, InvalidTypeError
-from grain_jax._values.faults import user_traceback, with_traceback
+from grain_jax._values.faults import strip, user_traceback, with_traceback
 
 __all__ = ["SKIP", "AheadIterator", "known_length"]
 
@@ -79,6 +79,7 @@ class AheadIterator(Closing, StatefulCheckpointable, Generic[T]):
         try:
             return self._next()
         except BaseException as error:
+            strip(error)
             with_traceback(error, user_traceback(error.__traceback__))
             raise
 

@@ -15,6 +15,7 @@ __all__ = [
     "add_note",
     "described",
     "located",
+    "mark_told",
     "place",
     "reraise",
     "set_attribute",
@@ -69,6 +70,11 @@ def place(stack: traceback.StackSummary, *, or_package: bool = False) -> str:
     for frame in own or (frames if or_package else []):
         return f"{frame.filename}:{frame.lineno}, in {frame.name}"
     return ""
+
+
+def mark_told(error: BaseException) -> None:
+    """Notes that an exception says where in the user's code it came up: `strip` may shorten it."""
+    set_attribute(error, _NOTED, True)
 
 
 def _place(error: BaseException) -> str:
@@ -132,7 +138,7 @@ def located(error: BaseException, step: str, record: str) -> BaseException:
             "instead of `x *= 2`, or copy first."
         )
     add_note(error, note)
-    set_attribute(error, _NOTED, True)
+    mark_told(error)
     return with_traceback(error, user_traceback(error.__traceback__))
 
 

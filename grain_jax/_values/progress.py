@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-__all__ = ["at", "count", "forget", "listen", "told", "within"]
+__all__ = ["at", "count", "forget", "listen", "told"]
 
 _Where = Callable[[], str]
 
@@ -24,13 +24,6 @@ def at(what: str, where: _Where | None = None) -> None:
     if _listener is not None:
         _now = (_now[0] + 1, what, where)
         _listener(what)
-
-
-def within(where: _Where) -> None:
-    """Tells who knows more exactly at which record the step is."""
-    global _now
-    if _listener is not None:
-        _now = (*_now[:2], where)
 
 
 def forget() -> None:

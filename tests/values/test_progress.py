@@ -20,14 +20,12 @@ def heard() -> Iterator[list[str]]:
 
 def test_steps_are_heard_and_places_are_asked_for(heard: list[str]) -> None:
     row = 3
-    progress.at("step 1")
-    assert progress.told() == "step 1"
+    progress.at("step 1", lambda: f"record {row}")
     before = progress.count()
-    progress.within(lambda: f"record {row}")
     row = 4
     assert (progress.told(), progress.count()) == ("step 1, at record 4", before)
-    progress.at("step 2", lambda: "records 0 to 7")
-    assert progress.told() == "step 2, at records 0 to 7"
+    progress.at("step 2")
+    assert progress.told() == "step 2"
     assert progress.count() > before
     assert heard == ["step 1", "step 2"]
     progress.forget()
@@ -36,5 +34,4 @@ def test_steps_are_heard_and_places_are_asked_for(heard: list[str]) -> None:
 
 def test_nothing_is_held_where_nobody_listens() -> None:
     progress.at("step 1", lambda: "a record")
-    progress.within(lambda: "a record")
     assert progress.told() == ""

@@ -11,7 +11,7 @@ from typing import Any
 
 from grain_jax._execution.engine import wire
 from grain_jax._values.errors import TransformError
-from grain_jax._values.faults import add_note, set_attribute, with_traceback
+from grain_jax._values.faults import add_note, mark_told, set_attribute, with_traceback
 
 __all__ = [
     "death",
@@ -150,6 +150,7 @@ def unpack_exception(data: bytes, worker: str) -> BaseException:
     described = pickle.loads(data)
     error = _revive(described)
     add_note(error, f"raised in {worker}:\n{_format(described['frames'])}")
+    mark_told(error)  # the frames that raise it here say nothing
     return error
 
 
