@@ -162,7 +162,7 @@ class MultiprocessingOptions:
       strict: whether a state of a different pipeline is refused.
       on_error: what an exception in user code does: "raise", or an `ErrorPolicy`.
       max_worker_restarts: how often one task may lose its worker before that is an error.
-      stall_timeout: seconds after which a task that does not answer is an error; None waits on.
+      stall_timeout: seconds that workers may be silent before that is an error; None waits on.
     """
 
     num_workers: int = 0

@@ -212,8 +212,11 @@ def encode(
     try:
         pickler.dump(list(outputs))
     except Exception as error:
-        row = next((r for r, one in enumerate(outputs) if not culprit.pickles(one, _REFUSED)), 0)
-        place = culprit.describe(outputs[row] if outputs else None, _REFUSED)
+        rows = (r for r, one in enumerate(outputs) if not culprit.pickles(one, _REFUSED))
+        row = next(rows, None)
+        if row is None:
+            raise  # it is not their fault: a disk is full, say
+        place = culprit.describe(outputs[row], _REFUSED)
         faults.add_note(
             error, f"a worker cannot send its output: {place}; return plain data instead"
         )
