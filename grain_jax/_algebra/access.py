@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,10 +9,14 @@ from typing import Any
 import numpy as np
 
 from grain_jax._algebra.stacking import Allocate
+from grain_jax._values import faults, progress
 from grain_jax._values.errors import InvalidTypeError, InvalidValueError, OutOfRangeError
 from grain_jax._values.trees import flatten
 
-__all__ = ["Keys", "Source", "describe", "failed_row", "mark_failure"]
+__all__ = ["READING", "Keys", "Source", "describe", "failed_row", "mark_failure"]
+
+READING = "reading the source"
+"""What messages call it."""
 
 _ROW = "_grain_jax_row"
 
@@ -94,6 +97,7 @@ class Source:
     def read_each(self, keys: list[int], records: list[Any]) -> list[Any]:
         """Appends the records that are missing, one by one, and returns all."""
         get, append = self.get, records.append
+        progress.at(READING, lambda: f"key {keys[min(len(records), len(keys) - 1)]}")
         try:
             for key in keys[len(records) :] if records else keys:
                 append(get(key))
@@ -140,13 +144,14 @@ class Source:
 
 def mark_failure(error: BaseException, source: Source, row: int | None, keys: list[int]) -> None:
     """Notes on an exception of the source which of the block's keys it was raised for."""
+    if row is None and len(keys) == 1:
+        row = 0
     if row is not None:
         text = f"key {keys[row]}"
     else:
         text = f"{len(keys)} keys from {keys[0]} to {keys[-1]}" if keys else "no keys"
-    error.add_note(f"raised by the data source ({source.description}) for {text}")
-    with contextlib.suppress(AttributeError, TypeError):
-        setattr(error, _ROW, row)
+    faults.add_note(error, f"raised by the data source ({source.description}) for {text}")
+    faults.set_attribute(error, _ROW, row)
 
 
 def failed_row(error: BaseException) -> int | None:

@@ -48,6 +48,12 @@ class Block:
             text += f", output {self.outputs[row]} of a flat-map"
         return text
 
+    def span(self) -> str:
+        """Says which records the elements are made of."""
+        if len(self.positions) < 2:
+            return self.where(0)
+        return f"positions {self.positions[0]} to {self.positions[-1]}"
+
     def take(self, keep: Sequence[int]) -> Block:
         """Returns the block with only the elements `keep`, which may repeat."""
         return Block(

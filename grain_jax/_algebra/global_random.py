@@ -8,10 +8,8 @@ draws from them (see `drawing`) is left alone.
 
 from __future__ import annotations
 
-import contextlib
 import random
 import threading
-from collections.abc import Iterator
 
 import numpy as np
 
@@ -92,25 +90,26 @@ _threads = _Threads()
 _nesting = _Nesting()
 
 
-@contextlib.contextmanager
-def preserved() -> Iterator[None]:
+class preserved:
     """Puts both process-wide generators back at the end.
 
     Where several threads are inside at once, the last one to leave puts back what the first found.
     """
-    _nesting.depth += 1
-    try:
-        if _nesting.depth > 1:
-            saved = _Saved()
-            try:
-                yield
-            finally:
-                saved.restore()
-        else:
+
+    # Not a generator under contextlib.contextmanager: that sets the traceback of an exception that
+    # passes through, which one that is a frozen dataclass does not let it.
+
+    def __enter__(self) -> None:
+        _nesting.depth += 1
+        self._saved = _Saved() if _nesting.depth > 1 else None
+        if self._saved is None:
             _threads.enter()
-            try:
-                yield
-            finally:
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            if self._saved is not None:
+                self._saved.restore()
+            else:
                 _threads.leave()
-    finally:
-        _nesting.depth -= 1
+        finally:
+            _nesting.depth -= 1

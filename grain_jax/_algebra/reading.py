@@ -18,7 +18,8 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from grain_jax._algebra.access import Keys, Source, mark_failure
+from grain_jax._algebra.access import READING, Keys, Source, mark_failure
+from grain_jax._values import progress
 from grain_jax._values.errors import ClosedError
 from grain_jax._values.options import ReadOptions
 
@@ -109,6 +110,7 @@ class Reader:
     def _read_tuned(self, keys: list[int], tuner: _Tuner) -> list[Any]:
         records: list[Any] = []
         if tuner.due():
+            progress.at(READING, lambda: f"key {keys[min(len(records), len(keys) - 1)]}")
             try:
                 tuner.probe(self._source.get, keys, records)
             except BaseException as error:

@@ -2,7 +2,8 @@
 
 The memory is an anonymous memory file, which the kernel frees with its last user, whatever way that
 one ends, and which the size of `/dev/shm` does not limit. Its name is a symbolic link to the
-creator's descriptor. So nothing is registered with Python's resource tracker, by nobody.
+creator's descriptor. So nothing is registered with Python's resource tracker, by nobody. What a
+creator leaves behind that was killed is that link: the next creation removes it.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ __all__ = ["SharedMemoryDataSource"]
 _MAGIC = b"grainjx1"
 _HEADER = 24  # the magic, then where the table of contents begins and how long it is
 _ALIGNMENT = 64
+_FILE = "grain_jax-"  # how the names of files begin, where there are no nameless ones
 
 # The links to remove at exit, each with the process that made it.
 _links: dict[str, int] = {}
@@ -78,7 +80,7 @@ class SharedMemoryDataSource(Sequence[Any]):
             )
         if name is not None and (not name or "/" in name or "\0" in name):
             raise InvalidValueError(f"name={name!r} is no file name; use letters and digits.")
-        self._name = name or f"grain_{secrets.token_hex(8)}"
+        self._name = name or f"{_made_up()}{os.getpid()}_{secrets.token_hex(8)}"
         self._link = os.path.join(tempfile.gettempdir(), f"grain_jax-{os.getuid()}-{self._name}")
         if elements is not None:
             self._create(elements)
@@ -153,6 +155,7 @@ class SharedMemoryDataSource(Sequence[Any]):
                 f"SharedMemoryDataSource stores a sequence of records, not "
                 f"{type(elements).__qualname__}; write list(...)."
             )
+        _sweep()
         descriptor, target = _new_file()
         try:
             with open(descriptor, "wb", closefd=False) as file:
@@ -210,7 +213,7 @@ def _new_file() -> tuple[int, str]:
         if os.path.exists(path):
             return descriptor, path
         os.close(descriptor)
-    return tempfile.mkstemp(prefix="grain_jax-")
+    return tempfile.mkstemp(prefix=_FILE)
 
 
 def _is_nameless(target: str) -> bool:
@@ -254,9 +257,43 @@ def _remove(link: str) -> None:
     with contextlib.suppress(OSError):
         target = os.readlink(link)
         os.unlink(link)
-        if not _is_nameless(target):
+        if os.path.basename(target).startswith(_FILE):
             os.unlink(target)
     _links.pop(link, None)
+
+
+def _made_up() -> str:
+    """How made-up names begin: numbers of processes mean something in their namespace only."""
+    namespace = 0
+    with contextlib.suppress(OSError):
+        namespace = os.stat("/proc/self/ns/pid").st_ino
+    return f"grain_{namespace}_"
+
+
+def _sweep() -> None:
+    """Removes the links of made-up names whose creators are gone.
+
+    One with a name of the user's own is removed when somebody creates that name again.
+    """
+    folder, prefix = tempfile.gettempdir(), f"grain_jax-{os.getuid()}-{_made_up()}"
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder):
+            process = name[len(prefix) :].partition("_")[0]
+            if name.startswith(prefix) and process.isdecimal() and _is_gone(int(process)):
+                link = os.path.join(folder, name)
+                # Others may write into this folder, too, but not in our name.
+                if os.lstat(link).st_uid == os.geteuid():
+                    _remove(link)
+
+
+def _is_gone(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return False
 
 
 @atexit.register

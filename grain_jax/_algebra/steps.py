@@ -17,7 +17,7 @@ import numpy as np
 
 from grain_jax._algebra import stacking, transforms
 from grain_jax._algebra.blocks import Block
-from grain_jax._values import errors, faults, options, randomness
+from grain_jax._values import errors, faults, options, progress, randomness
 
 __all__ = [
     "BatchStep",
@@ -66,6 +66,7 @@ class MapStep:
     def __call__(self, block: Block) -> Block:
         out: list[Any] = []
         append, function = out.append, self.function
+        progress.at(self.title, lambda: block.where(len(out)))
         try:
             for element in block.data:
                 result = None if element is None else function(element)
@@ -94,6 +95,7 @@ class RandomStep:
 
     def __call__(self, block: Block) -> Block:
         out: list[Any] = []
+        progress.at(self.title, lambda: block.where(len(out)))
         try:
             keyed = None if self.seed is None else randomness.Rekeyed(self.seed, self.number)
             outputs = block.outputs
@@ -131,6 +133,7 @@ class IndexStep:
 
     def __call__(self, block: Block) -> Block:
         out: list[Any] = []
+        progress.at(self.title, lambda: block.where(len(out)))
         try:
             for row, element in enumerate(block.data):
                 if element is None:
@@ -154,6 +157,7 @@ class FilterStep:
     def __call__(self, block: Block) -> Block:
         keep: list[int] = []
         row = 0
+        progress.at(self.title, lambda: block.where(row))
         try:
             function = self.function
             for row, element in enumerate(block.data):
@@ -177,6 +181,7 @@ class FlatMapStep:
         keep: list[int] = []
         outputs: list[int] = []
         row = 0
+        progress.at(self.title, lambda: block.where(row))
         try:
             for row, element in enumerate(block.data):
                 results = [None] if element is None else self._results(element)
@@ -247,6 +252,7 @@ class BatchStep:
         batches: list[Any] = []
         begin = 0
         ends = [min(begin + self.size, len(block)) for begin in range(0, len(block), self.size)]
+        progress.at(self.title, block.span)
         try:
             for end in ends:
                 batches.append(self._make(block.data[begin:end]))

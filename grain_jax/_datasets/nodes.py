@@ -53,7 +53,7 @@ def element(node: Node, index: int) -> Any:
     try:
         block = node.read(np.array([index], np.int64), direct)
     except BaseException as error:
-        faults.reraise(error, "reading the source", _describe(node)(index))
+        faults.reraise(error, access.READING, _describe(node)(index))
     return block.data[0] if block.data else None
 
 

@@ -15,7 +15,6 @@ from typing import Any, Protocol
 from grain_jax._algebra import global_random, stacking, steps
 from grain_jax._algebra.blocks import Block
 from grain_jax._datasets.schedule import Span
-from grain_jax._values import progress
 
 __all__ = ["Plan", "Root", "Segment", "Upstream", "cut"]
 
@@ -146,7 +145,6 @@ def _run(todo: Sequence[steps.Step], block: Block, allocate: stacking.Allocate |
         # Only what leaves the process is worth placing where it leaves from.
         if place == last and allocate is not None and isinstance(step, steps.BatchStep):
             step = dataclasses.replace(step, allocate=allocate)
-        progress.at(step.title)
         block = step(block)
     return block
 

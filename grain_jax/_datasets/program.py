@@ -7,14 +7,16 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from grain_jax._algebra import stacking
+from grain_jax._algebra import access, stacking
 from grain_jax._algebra.blocks import Block
 from grain_jax._datasets.plan import Plan, Segment, Upstream
 from grain_jax._values import faults, progress
 
 __all__ = ["Gathered", "Outcome", "Program", "Read", "Skip", "SparseError"]
 
-_READING = "reading the source"
+
+_LONGEST = 1_000
+"""Characters of an exception's text that are kept of a record that is left out."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -120,7 +122,7 @@ class Program:
         payload: Any,
         inputs: list[Any],
         allocate: stacking.Allocate | None,
-        ready: Read | Exception | None = None,
+        ready: Read | BaseException | None = None,
     ) -> tuple[list[Any], Outcome]:
         """Runs segment `kind` on one task.
 
@@ -145,7 +147,7 @@ class Program:
             error = None
         else:
             if ready is None:
-                ready = self._tried(kind, payload)
+                ready = self._tried(kind, payload, _caught(allocate))
             done, results, error = self._run_units(segment, payload, ready, allocate, skipped)
             waited = ready.waited if isinstance(ready, Read) else 0.0
         seconds = time.perf_counter() - begin
@@ -203,23 +205,25 @@ class Program:
             else (self._root.describe(position))
         )
 
-    def _tried(self, kind: int, payload: Any) -> Read | Exception | None:
+    def _tried(
+        self, kind: int, payload: Any, caught: type[BaseException]
+    ) -> Read | BaseException | None:
         """Returns what `read` returns, or what it raises."""
         try:
             return self.read(kind, payload)
         except SparseError:
             raise
-        except Exception as error:
+        except caught as error:
             return error
 
     def _run_units(
         self,
         segment: Segment,
         payload: Any,
-        ready: Read | Exception | None,
+        ready: Read | BaseException | None,
         allocate: stacking.Allocate | None,
         skipped: list[tuple[int, Skip]],
-    ) -> tuple[int, list[tuple[int, Block]], Exception | None]:
+    ) -> tuple[int, list[tuple[int, Block]], BaseException | None]:
         """Runs one unit after the other, so that those before a faulty one still arrive.
 
         Where reading them together failed, each is read alone, to see which one it was. Units that
@@ -235,7 +239,8 @@ class Program:
         else:
             asked = -(-payload.count // segment.unit)
             parts, run = _parts(payload, segment.unit), self._run_part
-        together = ready if isinstance(ready, Exception) else None
+        together = ready if isinstance(ready, BaseException) else None
+        caught = _caught(allocate)
         results: list[tuple[int, Block]] = []
         for unit, part in parts:
             try:
@@ -245,8 +250,10 @@ class Program:
                 if result is not None:
                     results.append((unit, result))
             except self._skips as error:
-                skipped.append((unit, Skip(type(error).__name__, faults.described(error))))
-            except Exception as error:
+                skipped.append(
+                    (unit, Skip(type(error).__name__, faults.described(error, _LONGEST)))
+                )
+            except caught as error:
                 if not unit:
                     raise
                 return unit, results, error
@@ -257,7 +264,7 @@ class Program:
     def _read(self, segment: Segment, payload: Any) -> Read:
         """Reads the records of all units, or of those before the first one with a gap."""
         assert not isinstance(self._root, Upstream)
-        progress.at(_READING)
+        progress.at(access.READING)
         begin, busy = time.perf_counter(), time.thread_time()
         block = self._root.read(payload)
         waited = time.perf_counter() - begin - (time.thread_time() - busy)
@@ -281,12 +288,21 @@ class Program:
         """Reads a unit and runs it; None if its record is absent. Lets the source stack."""
         assert not isinstance(self._root, Upstream)
         if segment.stacks_records and self._root.stacks:
-            progress.at(_READING)
+            progress.at(access.READING)
             found = self._root.read_batch(payload, allocate if len(segment.steps) == 1 else None)
             if found is not None:
                 return segment.run_stacked(*found, self._seed)
         block = self._read(segment, payload).block
         return segment.run(block, allocate, self._seed) if len(block) else None
+
+
+def _caught(allocate: stacking.Allocate | None) -> type[BaseException]:
+    """Returns what counts as an error of the unit that raised it.
+
+    No signal reaches a worker, which is where `allocate` is given: a KeyboardInterrupt there is the
+    unit's own. In the trainer's process it is an answer to now, whichever unit is under way.
+    """
+    return Exception if allocate is None else BaseException
 
 
 def _gap(rows: Sequence[int]) -> int:

@@ -13,8 +13,6 @@ from grain_jax._values import faults, options
 
 __all__ = ["NodeRoot"]
 
-_READING = "reading the source"
-
 
 class NodeRoot:
     """The elements of a random-access node, in order."""
@@ -125,8 +123,8 @@ class NodeRoot:
         if len(positions) == 1:
             row = 0
         if row is None or row >= len(positions):
-            faults.reraise(error, _READING, f"positions {positions[0]} to {positions[-1]}")
-        faults.reraise(error, _READING, describe(int(positions[row])))
+            faults.reraise(error, access.READING, f"positions {positions[0]} to {positions[-1]}")
+        faults.reraise(error, access.READING, describe(int(positions[row])))
 
 
 def _with_nones(block: Block, payload: Span) -> Block:

@@ -16,7 +16,7 @@ from grain_jax._execution.lending import Lent, Owner, borrow, refuse_lent, requi
 from grain_jax._values.checkpointable import StatefulCheckpointable
 from grain_jax._values.closing import Closing
 from grain_jax._values.errors import ClosedError, InvalidTypeError
-from grain_jax._values.faults import user_traceback
+from grain_jax._values.faults import strip, user_traceback, with_traceback
 
 __all__ = ["SKIP", "AheadIterator", "known_length"]
 
@@ -79,8 +79,19 @@ class AheadIterator(Closing, StatefulCheckpointable, Generic[T]):
         try:
             return self._next()
         except BaseException as error:
-            error.__traceback__ = user_traceback(error.__traceback__)
+            strip(error)
+            with_traceback(error, user_traceback(error.__traceback__))
             raise
+
+    @property
+    def skipped(self) -> tuple[str, ...]:
+        """What the source says that its `ErrorPolicy` left out, in what was read ahead, too."""
+        return getattr(self._borrower.iterator, "skipped", ())
+
+    @property
+    def skipped_count(self) -> int:
+        """How many records that were, as the source says."""
+        return getattr(self._borrower.iterator, "skipped_count", 0)
 
     def start_prefetch(self) -> None:
         """Starts reading ahead now rather than at the first `next`."""

@@ -21,7 +21,7 @@ class _Job:
         self.kind = kind
         self.payload = payload
         self.done = threading.Event()
-        self.read: Read | Exception | None = None
+        self.read: Read | BaseException | None = None
         self.dropped = False
 
 
@@ -47,7 +47,7 @@ class Reads:
         job = self._open[ticket] = _Job(kind, payload)
         self._jobs.put(job)
 
-    def take(self, ticket: int) -> Read | Exception | None:
+    def take(self, ticket: int) -> Read | BaseException | None:
         """Waits for what was read for a ticket, or what reading raised; None where nothing was."""
         job = self._open.pop(ticket, None)
         if job is None:
@@ -80,6 +80,6 @@ def _serve(program: Program, jobs: queue.SimpleQueue[_Job | None]) -> None:
                 job.read = program.read(job.kind, job.payload)
             except SparseError:
                 job.read = None  # that is for the thread that runs the stream
-            except Exception as error:
+            except BaseException as error:  # no signal comes here, so it is the source's
                 job.read = error
         job.done.set()

@@ -58,8 +58,10 @@ class Account:
             self._refuse(
                 f"{count} of {seen} records failed, and max_fraction={policy.max_fraction}", skips
             )
-        self.latest.extend(skips)
         for skip in skips:
+            if skip in self.latest:  # it is met again, from an earlier position that was set
+                self.latest.remove(skip)
+            self.latest.append(skip)
             if skip.kind not in self._logged:
                 self._logged.add(skip.kind)
                 _logger.warning(

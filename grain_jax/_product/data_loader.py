@@ -45,7 +45,7 @@ class DataLoader(closing.Closing):
       strict: whether a state of another pipeline is refused; otherwise it is warned of.
       on_error: what an exception in user code does: "raise", or an `ErrorPolicy`.
       max_worker_restarts: how often one task may lose its worker before that is an error.
-      stall_timeout: seconds after which a task that does not answer is an error; None waits on.
+      stall_timeout: seconds that workers may be silent before that is an error; None waits on.
 
     Raises:
       InvalidValueError, InvalidTypeError: for what cannot work, naming it.

@@ -33,7 +33,8 @@ def prefetch_to_device(
     A batch is a tree. Its numeric leaves of shape (rows, ...) become arrays of the global batch,
     the rows of all processes together. Leaves without axes are replicated, and must be equal on all
     processes. What JAX cannot hold (text, bytes, objects, times) stays on the host. With 64-bit
-    types off, integers arrive with 32 bits, and one that does not fit is an error.
+    types off, integers arrive with 32 bits, and one that does not fit is an error; of floats, one
+    that does not fit arrives as infinite, with a warning that names the leaf.
 
     Where a sharding spans several processes, all of them iterate, and all get the same number of
     batches: before one is handed out, all know that all have one. Streams of known length need two

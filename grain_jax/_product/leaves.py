@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -80,7 +81,7 @@ def prepare(
     lead = lead or ()
     out = owned_empty((*lead, *array.shape[len(lead) :]), dtype)
     inside: tuple[Any, ...] = (*map(slice, array.shape[: len(lead)]), ...)
-    np.copyto(out[inside], array, casting="unsafe")
+    _cast_into(out[inside], array, name)
     for axis in range(len(lead)):
         out[(slice(None),) * axis + (slice(array.shape[axis], None),)] = 0
     return out
@@ -135,6 +136,26 @@ def _is_safe(array: Array) -> bool:
             return False
         base = base.base
     return base is None or type(base) is bytes
+
+
+def _cast_into(out: Array, array: Array, name: str) -> None:
+    """Copies; says which leaf it is where a number is too large for the floats of `out`."""
+    ignored = np.geterr()["over"] == "ignore"
+    try:
+        with np.errstate(over="ignore" if ignored else "raise"):
+            np.copyto(out, array, casting="unsafe")
+    except FloatingPointError:
+        with np.errstate(over="ignore"):
+            np.copyto(out, array, casting="unsafe")
+        # Without the number, so that Python's filters show it once for a leaf.
+        warnings.warn(
+            f"{name} holds numbers that do not fit {out.dtype.name}, and arrive as infinite: JAX"
+            f" holds {array.dtype.name} as {out.dtype.name} unless jax_enable_x64 is on. Call"
+            " jax.config.update('jax_enable_x64', True) at the start of the program, or clip the"
+            " leaf.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
 
 def _check_range(array: Array, dtype: np.dtype[Any], name: str) -> None:

@@ -11,7 +11,18 @@ from typing import NoReturn
 
 from grain_jax._values.errors import GrainError
 
-__all__ = ["add_note", "described", "located", "reraise", "strip", "user_traceback"]
+__all__ = [
+    "add_note",
+    "described",
+    "located",
+    "mark_told",
+    "place",
+    "reraise",
+    "set_attribute",
+    "strip",
+    "user_traceback",
+    "with_traceback",
+]
 
 _PACKAGE = str(pathlib.Path(__file__).parent.parent) + "/"
 _INSTALLED = ("<frozen ", *{sysconfig.get_path(name) + "/" for name in ("stdlib", "purelib")})
@@ -30,6 +41,11 @@ def user_traceback(trace: types.TracebackType | None) -> types.TracebackType | N
     return rest if rest is not None else trace
 
 
+def with_traceback(error: BaseException, trace: types.TracebackType | None) -> BaseException:
+    """Gives an exception this traceback, whatever the user's class does about attributes."""
+    return BaseException.with_traceback(error, trace)
+
+
 def strip(error: BaseException) -> None:
     """Takes the library's frames off the front of the traceback, where they say nothing.
 
@@ -41,26 +57,37 @@ def strip(error: BaseException) -> None:
     rest = error.__traceback__
     while rest is not None and _is_ours(rest):
         rest = rest.tb_next
-    error.__traceback__ = rest
+    with_traceback(error, rest)
+
+
+def place(stack: traceback.StackSummary, *, or_package: bool = False) -> str:
+    """Returns file, line and function of the user's code in a stack; else of a package, if asked.
+
+    Nothing is the empty text.
+    """
+    frames = [frame for frame in reversed(stack) if not frame.filename.startswith(_PACKAGE)]
+    own = [frame for frame in frames if not frame.filename.startswith(_INSTALLED)]
+    for frame in own or (frames if or_package else []):
+        return f"{frame.filename}:{frame.lineno}, in {frame.name}"
+    return ""
+
+
+def mark_told(error: BaseException) -> None:
+    """Notes that an exception says where in the user's code it came up: `strip` may shorten it."""
+    set_attribute(error, _NOTED, True)
 
 
 def _place(error: BaseException) -> str:
     """Says in which file and line of the user the error came up.
 
-    That is the innermost frame of the user's own code; of an installed package if there is none.
+    That is the innermost frame of the user's own code; of an installed package if there is none;
+    of what the error was made of, if Python itself made it (of a generator's StopIteration, say).
     """
-    frames = [
-        frame
-        for frame in reversed(traceback.extract_tb(error.__traceback__))
-        if not frame.filename.startswith(_PACKAGE)
-    ]
-    own = [frame for frame in frames if not frame.filename.startswith(_INSTALLED)]
-    for frame in own or frames:
-        return f"{frame.filename}:{frame.lineno}, in {frame.name}"
-    return ""
+    found = place(traceback.extract_tb(error.__traceback__), or_package=True)
+    return found or ("" if error.__cause__ is None else _place(error.__cause__))
 
 
-def _set(error: BaseException, name: str, value: object) -> None:
+def set_attribute(error: BaseException, name: str, value: object) -> None:
     """Sets an attribute, also of an exception that is a frozen dataclass."""
     with contextlib.suppress(AttributeError, TypeError):  # no room in an exception with slots
         object.__setattr__(error, name, value)
@@ -68,16 +95,17 @@ def _set(error: BaseException, name: str, value: object) -> None:
 
 def add_note(error: BaseException, note: str) -> None:
     """Adds a note, whatever the user's class does about attributes."""
-    _set(error, "__notes__", [*getattr(error, "__notes__", ()), note])
+    set_attribute(error, "__notes__", [*getattr(error, "__notes__", ()), note])
 
 
-def described(error: BaseException) -> str:
-    """Returns what an exception says and its notes, in one text."""
+def described(error: BaseException, longest: int) -> str:
+    """Returns what an exception says and its notes, in one text; so many characters of each."""
     try:
         text = str(error)
     except Exception:
         text = "(an exception whose text cannot be made)"
-    return "\n".join([text, *getattr(error, "__notes__", ())])
+    texts = [text, *map(str, getattr(error, "__notes__", ()))]
+    return "\n".join(t if len(t) <= longest else f"{t[:longest]}…" for t in texts)
 
 
 def _is_read_only(error: BaseException) -> bool:
@@ -94,7 +122,7 @@ def located(error: BaseException, step: str, record: str) -> BaseException:
     """
     if getattr(error, _NOTED, False):
         return error
-    place = _place(error)
+    line = _place(error)
     if isinstance(error, StopIteration):
         wrapped = RuntimeError(
             "user code raised StopIteration, which would have ended the loop in silence"
@@ -102,16 +130,16 @@ def located(error: BaseException, step: str, record: str) -> BaseException:
         wrapped.__cause__ = error
         error = wrapped
     note = f"in {step}, at {record}"
-    if place:
-        note += f"\n  {place}"
+    if line:
+        note += f"\n  {line}"
     if _is_read_only(error):
         note += (
             "\n  Records of an in-memory source are read-only views of it: write `x = x * 2` "
             "instead of `x *= 2`, or copy first."
         )
     add_note(error, note)
-    _set(error, _NOTED, True)
-    return error.with_traceback(user_traceback(error.__traceback__))
+    mark_told(error)
+    return with_traceback(error, user_traceback(error.__traceback__))
 
 
 def reraise(error: BaseException, step: str, record: str) -> NoReturn:

@@ -140,11 +140,8 @@ class ErrorPolicy:
             )
         if self.max_count is not None:
             check_count("max_count", self.max_count, minimum=0, hint="None sets no limit.")
-        if self.max_fraction is not None and not 0 <= self.max_fraction <= 1:
-            raise errors.InvalidValueError(
-                f"max_fraction must lie between 0 and 1, got {self.max_fraction!r}. Write 0.01 for "
-                "one record in a hundred."
-            )
+        if self.max_fraction is not None:
+            _check_fraction(self.max_fraction)
 
     @property
     def kinds(self) -> tuple[type[Exception], ...]:
@@ -165,7 +162,7 @@ class MultiprocessingOptions:
       strict: whether a state of a different pipeline is refused.
       on_error: what an exception in user code does: "raise", or an `ErrorPolicy`.
       max_worker_restarts: how often one task may lose its worker before that is an error.
-      stall_timeout: seconds after which a task that does not answer is an error; None waits on.
+      stall_timeout: seconds that workers may be silent before that is an error; None waits on.
     """
 
     num_workers: int = 0
@@ -196,6 +193,17 @@ class MultiprocessingOptions:
     def skips(self) -> tuple[type[Exception], ...]:
         """The exceptions that leave a record out; none where all are raised."""
         return self.on_error.kinds if isinstance(self.on_error, ErrorPolicy) else ()
+
+
+def _check_fraction(value: Any) -> None:
+    text = (
+        f"max_fraction must lie between 0 and 1, got {value!r}. Write 0.01 for one record in a "
+        "hundred."
+    )
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise errors.InvalidTypeError(text)
+    if not 0 <= float(value) <= 1:  # not a number is not, either
+        raise errors.InvalidValueError(text)
 
 
 def _check_seconds(name: str, value: Any) -> None:

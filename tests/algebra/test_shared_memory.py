@@ -158,6 +158,34 @@ def test_a_name_of_a_killed_creator_is_free_again() -> None:
     source.unlink()
 
 
+@pytest.mark.parametrize("memory_files", [True, False])
+def test_the_next_creation_removes_what_a_killed_creator_left(memory_files: bool) -> None:
+    before = links()
+    without = "" if memory_files else "del os.memfd_create; "
+    run(f"{without}s = SharedMemoryDataSource([1]); os.kill(os.getpid(), 9)", code=-9)
+    left = links() - before
+    assert len(left) == (1 if memory_files else 2)
+    living = SharedMemoryDataSource([2])
+    other = SharedMemoryDataSource([3])
+    assert not links() & left
+    assert SharedMemoryDataSource(name=living.name)[0] == 2
+    living.unlink()
+    other.unlink()
+    assert links() == before
+
+
+def test_a_link_that_names_a_dead_process_takes_no_file_of_the_users(tmp_path: Path) -> None:
+    (tmp_path / "mine").touch()
+    begin = shared_memory._made_up()
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    link = Path(tempfile.gettempdir()) / f"grain_jax-{os.getuid()}-{begin}{dead.pid}_0"
+    link.symlink_to(tmp_path / "mine")
+    SharedMemoryDataSource([1]).unlink()
+    assert not link.is_symlink()
+    assert (tmp_path / "mine").exists()
+
+
 def test_the_number_of_an_ended_process_may_be_anothers() -> None:
     name = f"reused-{os.getpid()}"
     link = Path(tempfile.gettempdir()) / f"grain_jax-{os.getuid()}-{name}"

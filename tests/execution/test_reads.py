@@ -110,3 +110,24 @@ def test_close_does_not_wait_for_a_blocked_read() -> None:
     # Bounded: half a second for each of the two kinds of thread.
     assert time.monotonic() - begin < 5
     released.set()
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit])
+def test_what_no_program_catches_is_the_records_too(
+    kind: type[BaseException], capfd: pytest.CaptureFixture[str]
+) -> None:
+    class Source(Counting):
+        def __getitem__(self, key: int) -> int:
+            if key == 20:
+                raise kind("of the source")
+            return key
+
+    with _loader(Source(), num_threads=4) as loader:
+        iterator = iter(loader)
+        seen = [next(iterator).tolist(), next(iterator).tolist()]
+        assert seen == [list(range(8)), list(range(8, 16))]
+        for _ in range(2):
+            with pytest.raises(kind, match="of the source") as caught:
+                next(iterator)
+            assert "position 20 (record key 20)" in "".join(caught.value.__notes__)
+    assert capfd.readouterr().err == ""

@@ -161,6 +161,49 @@ def test_logged_once_for_each_kind(caplog: pytest.LogCaptureFixture) -> None:
     ]
 
 
+def test_the_list_is_bounded_and_tells_each_record_once() -> None:
+    class Bad(grain.transforms.Map):
+        def map(self, element: int) -> int:
+            if element % 2:
+                raise ValueError("x" * 1_000_000)
+            return element
+
+    loader = grain.DataLoader(
+        data_source=range(300),
+        sampler=grain.samplers.SequentialSampler(300),
+        operations=[Bad()],
+        on_error=grain.ErrorPolicy(),
+    )
+    iterator = iter(loader)
+    start = iterator.get_state()
+    assert [int(x) for x in iterator] == list(range(0, 300, 2))
+    listed = iterator.skipped
+    places = [f"position {i} " for i in range(101, 300, 2)]
+    assert all(place in text for place, text in zip(places, listed, strict=True))
+    assert max(map(len, listed)) < 2_000
+    iterator.set_state(start)
+    for _ in range(5):
+        next(iterator)
+    assert iterator.skipped_count == 4  # 1, 3, 5 and 7 come before 8
+    assert len(set(iterator.skipped)) == len(iterator.skipped) == 100
+    for _ in iterator:
+        pass
+    assert iterator.skipped == listed
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_behind_the_device_stage(workers: int) -> None:
+    with (
+        _loader(grain.transforms.Batch(4), workers=workers) as loader,
+        grain.prefetch_to_device(loader, remainder="drop") as stage,
+    ):
+        batches = [batch.tolist() for batch in stage]
+        assert batches == [GOOD[i : i + 4] for i in range(0, len(GOOD) - 3, 4)]
+        assert len(stage.skipped) == FAULTY
+        assert stage.skipped_count == _counts_by_output(4)[-1]
+    assert grain.prefetch_to_device(iter([])).skipped == ()
+
+
 def test_a_state_from_before_the_policy_restores() -> None:
     strict = iter(
         grain.DataLoader(
@@ -187,6 +230,8 @@ def test_a_state_from_before_the_policy_restores() -> None:
         ({"skip": ()}, r"skip must be"),
         ({"max_count": -1}, r"max_count must be at least 0, got -1"),
         ({"max_fraction": 2}, r"between 0 and 1, got 2"),
+        ({"max_fraction": "0.1"}, r"between 0 and 1, got '0.1'"),
+        ({"max_fraction": float("nan")}, r"between 0 and 1, got nan"),
     ],
 )
 def test_bad_policies_are_refused(settings: dict[str, Any], message: str) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,3 +37,19 @@ pytestmark = [
 )
 def test_short_form(campaign: Callable[[int, int], Any], count: int, what: str) -> None:
     assert campaign(count, 1)[what] == count
+
+
+def test_the_readme_quotes_the_counts_of_the_page_on_faults() -> None:
+    root = Path(__file__).parents[2]
+
+    def rows(page: str) -> dict[str, str]:
+        lines = (root / page).read_text().splitlines()
+        cells = [line.strip("| ").split(" | ") for line in lines if "-m tests.faults." in line]
+        return {command: result for command, *_, result in cells}
+
+    quoted, full = rows("README.md"), rows("docs/faults.md")
+    assert quoted.keys() == full.keys()
+    for command, result in quoted.items():
+        numbers = re.findall(r"[0-9][0-9,]*", result)
+        assert numbers
+        assert set(numbers) <= set(re.findall(r"[0-9][0-9,]*", full[command])), command

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
@@ -130,6 +131,16 @@ def test_other_dtypes_arrive_as_jax_casts_them(dtype: str, expected: str) -> Non
     assert placed["x"].dtype == placed["n"].dtype == np.dtype(expected)
     np.testing.assert_array_equal(placed["x"], x)
     assert placed["n"] == 100
+
+
+def test_a_float_that_jax_makes_infinite_is_told_by_its_leaf() -> None:
+    x = np.array([1.0, -1e39, np.inf, np.nan])
+    with pytest.warns(RuntimeWarning, match=r"batch\['x'\] holds numbers .* float32.*x64") as seen:
+        placed = one({"x": x, "y": np.array([3e38, np.inf, 0, 1])})
+    assert len(seen) == 1
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(placed["x"], jnp.asarray(x))
+        assert one(x)[1] == -np.inf  # who says that it may be is not told
 
 
 def test_with_64_bit_types_on_they_stay() -> None:

@@ -54,11 +54,12 @@ def test_an_error_comes_in_its_turn_and_is_tried_again(
         assert plain_list(iterator) == expected[before:]
 
 
+@pytest.mark.parametrize("behind", [False, True], ids=["bare", "device stage"])
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_traceback_shows_the_users_lines(workers: int) -> None:
+def test_a_traceback_shows_the_users_lines(workers: int, behind: bool) -> None:
     with shuffled(Fails(0), Batch(20), worker_count=workers) as loader:
-        iterator = iter(loader)
-        with pytest.raises(KeyError) as caught:
+        iterator: Any = grain.prefetch_to_device(loader) if behind else iter(loader)
+        with iterator, pytest.raises(KeyError) as caught:
             next(iterator)
     frames = traceback.extract_tb(caught.value.__traceback__)
     ours = [frame for frame in frames if "/grain_jax/_" in frame.filename]
@@ -68,6 +69,29 @@ def test_a_traceback_shows_the_users_lines(workers: int) -> None:
         assert frames[-1].name == "map"
     else:
         assert "in map" in "".join(caught.value.__notes__)
+
+
+class Unloadable(grain.transforms.Map):
+    def __init__(self) -> None:
+        self.made_in = os.getpid()
+
+    def __setstate__(self, state: Any) -> None:
+        if state["made_in"] != os.getpid():
+            raise KeyError("not here")
+        self.__dict__.update(state)
+
+    def map(self, element: Any) -> Any:
+        return element
+
+
+def test_an_error_as_workers_load_the_pipeline_shows_the_users_lines() -> None:
+    with shuffled(Unloadable(), Batch(20), worker_count=1) as loader:
+        iterator = iter(loader)
+        with pytest.raises(KeyError, match="not here") as caught:
+            next(iterator)
+    assert "in __setstate__" in "".join(caught.value.__notes__)
+    frames = traceback.extract_tb(caught.value.__traceback__)
+    assert len([frame for frame in frames if "/grain_jax/_" in frame.filename]) <= 2
 
 
 @pytest.mark.parametrize("workers", [0, 1])

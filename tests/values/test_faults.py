@@ -6,7 +6,7 @@ import dataclasses
 import json
 import pickle
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -134,3 +134,15 @@ def test_library_frames_are_not_in_the_way() -> None:
 def test_notes_survive_pickling() -> None:
     error = pickle.loads(pickle.dumps(caught(fails)))
     assert error.__notes__[0].startswith("in step 1")
+
+
+def test_what_python_makes_of_an_error_is_told_with_the_users_line() -> None:
+    def elements() -> Iterator[int]:
+        yield next(iter(()))
+
+    with pytest.raises(RuntimeError) as info:
+        list(elements())
+    error = info.value.with_traceback(None)  # the library asked for the elements, from C
+    (note,) = faults.located(error, "step 1: flat_map(f)", "position 3").__notes__
+    line = elements.__code__.co_firstlineno + 1
+    assert note.endswith(f"{__file__}:{line}, in elements")

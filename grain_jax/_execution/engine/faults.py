@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import linecache
 import os
 import pickle
 import signal
@@ -12,6 +11,7 @@ from typing import Any
 
 from grain_jax._execution.engine import wire
 from grain_jax._values.errors import TransformError
+from grain_jax._values.faults import add_note, mark_told, set_attribute, with_traceback
 
 __all__ = [
     "death",
@@ -25,6 +25,7 @@ __all__ = [
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 _LONGEST_CHAIN = 8
+_MOST_FRAMES = 40
 
 
 def _frames(error: BaseException) -> list[tuple[str, int, str]]:
@@ -38,7 +39,7 @@ def _rebuild(
     kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]
 ) -> BaseException:
     error = kind.__new__(kind, *args)
-    error.args = args
+    set_attribute(error, "args", args)
     error.__dict__.update(state)
     return error
 
@@ -126,32 +127,30 @@ def _revive(described: dict[str, Any]) -> BaseException:
         )
     error.__dict__.pop("__notes__", None)
     for note in described["notes"]:
-        error.add_note(note)
+        add_note(error, note)
     if described["cause"] is not None:
         cause = _revive(described["cause"])
-        cause.add_note(_format(described["cause"]["frames"]))
-        if described["explicit"]:
-            error.__cause__ = cause
-        else:
-            error.__context__ = cause
+        add_note(cause, _format(described["cause"]["frames"]))
+        set_attribute(error, "__cause__" if described["explicit"] else "__context__", cause)
     return error
 
 
 def _format(frames: list[tuple[str, int, str]]) -> str:
-    lines = []
-    for filename, number, name in frames:
-        lines.append(f'  File "{filename}", line {number}, in {name}')
-        source = linecache.getline(filename, number).strip()
-        if source:
-            lines.append(f"    {source}")
-    return "\n".join(lines)
+    stack = traceback.StackSummary.from_list([(*frame, None) for frame in frames])
+    lines = stack.format()  # a function that calls itself stands there three times
+    if len(lines) > _MOST_FRAMES:
+        half = _MOST_FRAMES // 2
+        left_out = f"  [{len(lines) - 2 * half} frames more]\n"
+        lines = [*lines[:half], left_out, *lines[-half:]]
+    return "".join(lines).rstrip()
 
 
 def unpack_exception(data: bytes, worker: str) -> BaseException:
     """Returns the exception of `pack_exception`, with the worker's traceback as a note."""
     described = pickle.loads(data)
     error = _revive(described)
-    error.add_note(f"raised in {worker}:\n{_format(described['frames'])}")
+    add_note(error, f"raised in {worker}:\n{_format(described['frames'])}")
+    mark_told(error)  # the frames that raise it here say nothing
     return error
 
 
@@ -167,7 +166,7 @@ def forget_frames(error: BaseException) -> None:
             pending += [item.__cause__, item.__context__]
             if item.__traceback__ is not None:
                 traceback.clear_frames(item.__traceback__)
-                item.__traceback__ = None
+                with_traceback(item, None)
 
 
 class _Packed:

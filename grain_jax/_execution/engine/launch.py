@@ -317,7 +317,9 @@ def default_mode() -> str:
     return chosen or ("fork_loaded" if sys.platform == "linux" else "fresh")
 
 
-def settings(arena: Arena, workers: int, rows: int) -> dict[str, object]:
+def settings(
+    arena: Arena, workers: int, rows: int, stall_timeout: float | None
+) -> dict[str, object]:
     """Returns what a helper and its workers have to know before they load anything."""
     try:
         cwd = os.getcwd()
@@ -326,6 +328,7 @@ def settings(arena: Arena, workers: int, rows: int) -> dict[str, object]:
     return {
         "workers": workers,
         "rows": rows,
+        "stall_timeout": stall_timeout,
         "stride": arena.stride,
         "slots": arena.slots,
         "on_disk": arena.on_disk,

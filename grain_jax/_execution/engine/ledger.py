@@ -357,7 +357,7 @@ class Ledger:
             if state == table.RUNNING and attempt in self._flying:
                 label = self._flying[attempt][0].label or "a task"
                 step = self._table.step(self._first_row + number)
-                doing = f"{step}, at {label}" if step else label
+                doing = step if ", at " in step else f"{step}, at {label}" if step else label
                 busy.append(f"worker {number} (pid {pid}): {doing}, for {seconds:.1f} s")
             elif state == table.STARTING:
                 busy.append(f"worker {number}: loading the pipeline")

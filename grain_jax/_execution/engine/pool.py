@@ -101,7 +101,7 @@ class Pool:
             budget = slots.default_budget() if slot_budget_bytes is None else slot_budget_bytes
             self._parcel, registry, self._key = parcel.pack(
                 (program, init),
-                launch.settings(self._arena, workers, rows),
+                launch.settings(self._arena, workers, rows, stall_timeout),
                 f"{self._owner}-{next(_numbers)}",
             )
             undo.callback(os.close, self._parcel)

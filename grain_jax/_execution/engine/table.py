@@ -14,7 +14,7 @@ __all__ = ["RECEIVING", "RUNNING", "STARTING", "Table"]
 STARTING, RECEIVING, RUNNING = 0, 1, 2
 _STATE, _ATTEMPT, _SINCE, _PID = range(4)
 _CELL = 8  # integers; one cache line a worker. The first cell holds the generation
-_STEP = 64  # bytes of text for what a worker is at
+_STEP = 320  # bytes of text for what a worker is at
 
 
 class Table:
@@ -65,8 +65,12 @@ class Table:
         """Notes what a worker is at, within its attempt."""
         text = self._texts.get(what)
         if text is None:
-            text = self._texts[what] = what.encode()[:_STEP].ljust(_STEP, b"\0")
+            text = self._texts[what] = _as_text(what)
         self._steps[row * _STEP : (row + 1) * _STEP] = text
+
+    def note_place(self, row: int, what: str) -> None:
+        """Notes the same in more detail; what is noted like this is not worth keeping."""
+        self._steps[row * _STEP : (row + 1) * _STEP] = _as_text(what)
 
     def step(self, row: int) -> str:
         """Returns what a worker is at, within its attempt; empty if nobody says."""
@@ -88,3 +92,7 @@ class Table:
     def _set(self, row: int, values: tuple[int, int, int, int]) -> None:
         for number, value in enumerate(values):
             self._cells[_CELL * (1 + row) + number] = value
+
+
+def _as_text(what: str) -> bytes:
+    return what.encode(errors="replace")[:_STEP].ljust(_STEP, b"\0")

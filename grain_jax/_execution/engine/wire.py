@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from grain_jax._execution.engine import culprit
 from grain_jax._execution.engine.arena import Memory, Slot
+from grain_jax._values import faults
 
 __all__ = [
     "DONE",
@@ -211,9 +212,14 @@ def encode(
     try:
         pickler.dump(list(outputs))
     except Exception as error:
-        row = next((r for r, one in enumerate(outputs) if not culprit.pickles(one, _REFUSED)), 0)
-        place = culprit.describe(outputs[row] if outputs else None, _REFUSED)
-        error.add_note(f"a worker cannot send its output: {place}; return plain data instead")
+        rows = (r for r, one in enumerate(outputs) if not culprit.pickles(one, _REFUSED))
+        row = next(rows, None)
+        if row is None:
+            raise  # it is not their fault: a disk is full, say
+        place = culprit.describe(outputs[row], _REFUSED)
+        faults.add_note(
+            error, f"a worker cannot send its output: {place}; return plain data instead"
+        )
         raise UnsendableError(row, error) from error
     body = file.getbuffer()
     extra = _dump_info(info, registry)

@@ -8,6 +8,9 @@ import pickle
 import signal
 import socket
 import sys
+import threading
+import time
+import traceback
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +20,7 @@ import numpy as np
 from grain_jax._execution.engine import channel, faults, parcel, wire
 from grain_jax._execution.engine.arena import Arena, Memory, Slot
 from grain_jax._execution.engine.table import Table
+from grain_jax._values import faults as values_faults
 from grain_jax._values import progress
 
 __all__ = ["work"]
@@ -61,7 +65,10 @@ class _Worker:
         offset = length = 0
         status = wire.DONE
         try:
-            offset, length = self.run(slot, body, inputs)
+            try:
+                offset, length = self.run(slot, body, inputs)
+            finally:
+                progress.forget()
         except BaseException as caught:  # a user's SystemExit too is an answer, not the end
             error = faults.pack_exception(caught, self.registry)
             faults.forget_frames(caught)
@@ -138,6 +145,26 @@ class _Worker:
             os._exit(0)  # nobody listens any more
 
 
+def _watch(cells: Table, row: int, pause: float, thread: int) -> None:
+    """Notes, of a step that takes long, at which record it is, and in which line of the user's."""
+    before = 0
+    while True:
+        time.sleep(pause)
+        now = progress.count()
+        if now == before:
+            try:
+                text = progress.told()
+                stack = traceback.extract_stack(sys._current_frames()[thread])
+                # Below this module is what has started the process.
+                begin = next(i for i, frame in enumerate(stack) if frame.filename == __file__)
+                place = values_faults.place(traceback.StackSummary.from_list(stack[begin:]))
+                if text and now == progress.count():
+                    cells.note_place(row, f"{text} ({place})" if place else text)
+            except Exception:  # the other thread goes on while this one looks at what it has
+                continue
+        before = now
+
+
 def _write_error(slot: Slot, error: bytes) -> tuple[int, int, bytes]:
     try:
         offset = slot.take(len(error))
@@ -182,6 +209,9 @@ def work(
     table.enter(row, os.getpid())
     _flush_lines()
     worker = _Worker(row, arena, table, tasks, results)
+    if settings["stall_timeout"] is not None:
+        watched = (table, row, settings["stall_timeout"] / 4, threading.get_ident())
+        threading.Thread(target=_watch, args=watched, name="grain_jax watch", daemon=True).start()
     try:
         if loaded is None:
             loaded = parcel.unpack(parcel_descriptor, settings["token"])

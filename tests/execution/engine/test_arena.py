@@ -41,6 +41,7 @@ def test_allocations_are_aligned_and_apart(file: arena.Arena) -> None:
 
 
 def test_memory_outlives_the_file_and_ends_with_its_last_array(file: arena.Arena) -> None:
+    gc.collect()
     before = mappings()
     memory = file.memory(1, 1000)
     array = np.ndarray((5,), np.int64, memory, 64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import signal
 import threading
 from typing import Any
@@ -39,6 +40,11 @@ class Untellable(RuntimeError):
         raise ValueError
 
 
+@dataclasses.dataclass(frozen=True)
+class Frozen(Exception):
+    code: int
+
+
 def send(error: BaseException) -> BaseException:
     try:
         raise error
@@ -53,6 +59,7 @@ def send(error: BaseException) -> BaseException:
         KeyError("k"),
         TwoArguments(9, "bad"),
         KeywordOnly(code=4),
+        Frozen(5),
         OSError(2, "No such file", "name"),
         UnicodeDecodeError("utf-8", b"x", 0, 1, "why"),
         StopIteration(5),
@@ -128,3 +135,23 @@ def test_deaths_in_words() -> None:
     assert faults.death(3) == "exit code 3"
     assert faults.death(-signal.SIGSEGV) == "signal 11 (SIGSEGV)"
     assert faults.death(-signal.SIGKILL) == "signal 9 (SIGKILL); out of memory?"
+
+
+def test_a_function_that_calls_itself_is_told_in_a_few_lines() -> None:
+    def again(depth: int) -> int:
+        return again(depth + 1)
+
+    def there(depth: int) -> int:
+        return back(depth)
+
+    def back(depth: int) -> int:
+        return there(depth)
+
+    for function, most in (again, 12), (there, 90):
+        try:
+            function(0)
+        except RecursionError as error:
+            received = faults.unpack_exception(faults.pack_exception(error, None), "worker 1")
+        (note,) = received.__notes__
+        assert f"in {function.__name__}" in note
+        assert len(note.splitlines()) <= most

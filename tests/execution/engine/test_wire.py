@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import weakref
 from collections import OrderedDict
@@ -193,3 +194,15 @@ def test_the_registrys_classes_come_back_as_themselves(file: arena.Arena) -> Non
     mine, kind = wire.decode_outputs(file.memory(5, slot.end), offset)
     assert kind is Local
     assert type(mine) is Local
+
+
+def test_a_full_disk_is_not_the_outputs_fault(
+    file: arena.Arena, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> int:
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(arena.Slot, "take", full)
+    with pytest.raises(OSError, match="full") as caught:
+        there_and_back(file, {"x": np.arange(1000)})
+    assert not hasattr(caught.value, "__notes__")
