@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from grain_jax._datasets import iterators
 from grain_jax._datasets.plan import Plan, Segment, Upstream
-from grain_jax._datasets.program import Program, SparseError
+from grain_jax._datasets.program import Program, Skip, SparseError
 from grain_jax._execution import inline, skips, snapshots, workers
 from grain_jax._execution.feeds import Groups, Head
 from grain_jax._execution.items import END, Cursor, Feed, Item, Pull
@@ -266,7 +266,8 @@ class Pipeline:
             wanted = self.segments[1].unit if len(self.segments) > 1 else 1
             eager = not self._is_here(executor)
             head = Head(root, lane, given[0], eager, wanted // self.layout.joined)
-            stream = self._segment(executor, first, head, given[1])
+            stream = head_stream = self._segment(executor, first, head, given[1])
+            head_stream.overdue = self._overdue(given[0])
         for place, segment in enumerate(later, 1):
             stream = self._behind(stream, segment, given[: 2 + 2 * place])
         return stream
@@ -292,6 +293,14 @@ class Pipeline:
             beside = 1 if segment.local else self.layout.streams
         depth = max(1, executor.capacity // beside)
         return SegmentStream(executor, kind, feed, skip, depth, below)
+
+    def _overdue(self, begin: int) -> Callable[[int, int, Skip], None] | None:
+        """Judges what a lane leaves out, from an ordinal of it on; other lanes are as they were."""
+        account = self.account
+        if account is None:
+            return None
+        before, seen = self.position.skipped, self._seen() - begin
+        return lambda count, ordinal, last: account.check(before + count, seen + ordinal, last)
 
     def _is_here(self, executor: inline.Executor) -> bool:
         assert self._executors is not None

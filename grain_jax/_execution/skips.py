@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import logging
 from collections.abc import Sequence
+from typing import NoReturn
 
 from grain_jax._datasets.program import Skip
 from grain_jax._values import errors, options
@@ -47,17 +48,7 @@ class Account:
           TooManyErrors: if that is more than the policy allows; nothing is accepted then.
         """
         count = before + len(skips)
-        policy = self._policy
-        if policy.max_count is not None and count > policy.max_count:
-            self._refuse(f"{count} records failed, and max_count={policy.max_count}", skips)
-        if (
-            policy.max_fraction is not None
-            and seen >= _SEEN_AT_LEAST
-            and count > policy.max_fraction * seen
-        ):
-            self._refuse(
-                f"{count} of {seen} records failed, and max_fraction={policy.max_fraction}", skips
-            )
+        self.check(count, seen, skips[-1])
         for skip in skips:
             if skip in self.latest:  # it is met again, from an earlier position that was set
                 self.latest.remove(skip)
@@ -71,9 +62,27 @@ class Account:
                 )
         return count
 
-    def _refuse(self, what: str, skips: Sequence[Skip]) -> None:
-        last = skips[-1]
-        raise errors.TooManyErrors(
-            f"{what} in on_error=ErrorPolicy(...). The last was {last.kind}: {last.text}\n"
-            "Raise the limit, or mend the records; `iterator.skipped` lists those left out."
-        )
+    def check(self, count: int, seen: int, last: Skip) -> None:
+        """Refuses so many records left out of so many, if the policy does.
+
+        Raises:
+          TooManyErrors: if so; it shows the last one.
+        """
+        policy = self._policy
+        if policy.max_count is not None and count > policy.max_count:
+            _refuse(f"{count} records failed, and max_count={policy.max_count}", last)
+        if (
+            policy.max_fraction is not None
+            and seen >= _SEEN_AT_LEAST
+            and count > policy.max_fraction * seen
+        ):
+            _refuse(
+                f"{count} of {seen} records failed, and max_fraction={policy.max_fraction}", last
+            )
+
+
+def _refuse(what: str, last: Skip) -> NoReturn:
+    raise errors.TooManyErrors(
+        f"{what} in on_error=ErrorPolicy(...). The last was {last.kind}: {last.text}\n"
+        "Raise the limit, or mend the records; `iterator.skipped` lists those left out."
+    )

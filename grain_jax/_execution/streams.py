@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from grain_jax._datasets.program import Outcome, Skip
 from grain_jax._execution.inline import Bundle, Executor
 from grain_jax._execution.items import END, PENDING, Cursor, Feed, Held, Item, Pull, Task
+from grain_jax._values import errors
 
 __all__ = ["Merged", "SegmentStream", "Upstreamed"]
+
+_LONG_RUN = 1_000
+"""After so many records left out in a row they are judged, though no item follows yet."""
 
 
 class SegmentStream:
@@ -24,6 +28,11 @@ class SegmentStream:
       skip: outputs of the first unit that are behind us.
       depth: tasks in flight.
       upstream: the streams that feed it, if any.
+
+    Attributes:
+      overdue: called in a long run of records that are left out, before an item judges them: with
+        how many this stream has left out, the ordinal behind them, and the last. What it raises
+        comes in its turn. None where nobody asks.
     """
 
     def __init__(
@@ -41,6 +50,8 @@ class SegmentStream:
         self._skip = skip
         self._depth = depth
         self._upstream = upstream
+        self.overdue: Callable[[int, int, Skip], None] | None = None
+        self._skipped = 0
         self._window: deque[tuple[Any, int]] = deque()
         self._ready: deque[Item] = deque()
         self._over = False
@@ -115,7 +126,11 @@ class SegmentStream:
             for item in self._ready:
                 item.rng = outcome.rngs[item.row]
         if outcome.skipped or task.skips or self.left_over:
-            self._hand_on_skips(task, outcome, is_resumed=skip > 0)
+            try:
+                self._hand_on_skips(task, outcome, is_resumed=skip > 0)
+            except errors.TooManyErrors as error:
+                self._window.appendleft((_Failure(error), 0))
+                return
         if outcome.error is not None:
             self._window.appendleft((_Failure(outcome.error), 0))
         elif outcome.done < task.units:
@@ -148,7 +163,13 @@ class SegmentStream:
             while events and events[0][0] < unit:
                 waiting.append(events.popleft()[1])
             item.skips, waiting = tuple(waiting), []
+            self._skipped += len(item.skips)
         self.left_over = waiting + [skip for _, skip in events]
+        if self.overdue is not None:
+            # In a stream that only fails no item would ever come.
+            for run, (unit, last) in enumerate(events, len(waiting) + 1):
+                if run % _LONG_RUN == 0:
+                    self.overdue(self._skipped + run, task.before(unit + 1)[0], last)
 
 
 class _Failure:

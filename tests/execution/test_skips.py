@@ -161,6 +161,72 @@ def test_logged_once_for_each_kind(caplog: pytest.LogCaptureFixture) -> None:
     ]
 
 
+class Ends:
+    """1,000 records, of which those from some key on cannot be read."""
+
+    def __init__(self, good: int) -> None:
+        self.good = good
+
+    def __len__(self) -> int:
+        return 1_000
+
+    def __getitem__(self, key: int) -> int:
+        if key >= self.good:
+            raise OSError(f"cannot read {key}")
+        return key
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("size", [None, 4])
+@pytest.mark.parametrize(
+    ("good", "policy", "what"),
+    [
+        (0, {"max_count": 10}, "1000 records failed, and max_count=10"),
+        (8, {"max_count": 991}, "992 records failed"),
+        (0, {"max_fraction": 0.5}, "1000 of 1000 records failed, and max_fraction=0.5"),
+    ],
+)
+def test_a_stream_that_only_fails_has_an_end(
+    good: int, policy: dict[str, Any], what: str, size: int | None, workers: int
+) -> None:
+    with grain.DataLoader(
+        data_source=Ends(good),
+        sampler=grain.samplers.SequentialSampler(1_000)
+        if good
+        else grain.samplers.IndexSampler(1_000, seed=0),  # without an end
+        operations=[] if size is None else [grain.transforms.Batch(size)],
+        worker_count=workers,
+        on_error=grain.ErrorPolicy(**policy),
+    ) as loader:
+        iterator = iter(loader)
+        expected = list(range(good)) if size is None else [list(range(4)), list(range(4, 8))]
+        for element in expected[: None if good else 0]:
+            assert np.asarray(next(iterator)).tolist() == element
+        state = iterator.get_state()
+        for _ in range(2):
+            with pytest.raises(grain.errors.TooManyErrors, match=what):
+                next(iterator)
+            assert iterator.get_state() == state
+
+
+def test_a_long_run_within_the_budget_is_left_out() -> None:
+    class Hole(grain.transforms.Map):
+        def map(self, element: int) -> int:
+            if 100 <= element < 3_200:
+                raise ValueError("bad")
+            return element
+
+    loader = grain.DataLoader(
+        data_source=range(10_000),
+        sampler=grain.samplers.SequentialSampler(10_000),
+        operations=[Hole()],
+        on_error=grain.ErrorPolicy(max_count=3_100),
+    )
+    iterator = iter(loader)
+    assert [int(x) for x in iterator] == [*range(100), *range(3_200, 10_000)]
+    assert iterator.skipped_count == 3_100
+
+
 def test_the_list_is_bounded_and_tells_each_record_once() -> None:
     class Bad(grain.transforms.Map):
         def map(self, element: int) -> int:
