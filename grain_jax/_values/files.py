@@ -66,9 +66,11 @@ def write_state(directory: StatePath, index: int, count: int, state: bytes) -> N
     try:
         _write_durably(draft, state)
         os.replace(draft, os.path.join(folder, name))
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             os.unlink(draft)
+        if isinstance(error, OSError):
+            error.add_note(f"{name} could not be written to {folder}; what was there is as it was.")
         raise
     _sync_directory(folder)
 

@@ -86,9 +86,11 @@ def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(
         monkeypatch.setattr(files, "_write_durably", fail)
     else:
         monkeypatch.setattr(os, broken, fail)
-    with pytest.raises(OSError, match="the disk went away"):
+    with pytest.raises(OSError, match="the disk went away") as caught:
         write_state(tmp_path, 0, 1, own(2))
     monkeypatch.undo()
+    (note,) = caught.value.__notes__
+    assert f"process_0-of-1.json could not be written to {tmp_path}" in note
     assert read_state(tmp_path, 0, 1) == own(1)
     assert [path.name for path in tmp_path.iterdir()] == ["process_0-of-1.json"]
 
