@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -15,102 +14,22 @@ from hypothesis import strategies as st
 
 import grain_jax as grain
 from grain_jax import errors, transforms
-from tests.product.pieces import Add, Odd, plain, shuffled
+from tests.product.pieces import Odd, plain, shuffled
+from tests.product.shards import (
+    KINDS,
+    close,
+    expected,
+    flat,
+    four_after,
+    joint,
+    processes,
+    restore,
+    save,
+    step,
+)
 
 ShardOptions = grain.sharding.ShardOptions
 pytestmark = pytest.mark.usefixtures("no_process_left")
-
-
-class Repeat(transforms.FlatMap):
-    """Of n, n % 3 outputs."""
-
-    max_fan_out = 2
-
-    def flat_map(self, element: int) -> list[int]:
-        return [100 * element + i for i in range(element % 3)]
-
-
-class Fifths(transforms.Map):
-    """Fails for every fifth record."""
-
-    def map(self, element: int) -> int:
-        if element % 5 == 0:
-            raise ValueError("a fifth")
-        return element
-
-
-SKIP = grain.ErrorPolicy(skip=ValueError)
-
-# Operations before the batch, settings, and what they do to the records of a shard.
-KINDS: dict[str, tuple[list[Any], dict[str, Any], Callable[[list[int]], list[int]]]] = {
-    "filter": ([Odd()], {}, lambda records: [x for x in records if x % 2]),
-    "map, filter, map": (
-        [Add(), Odd(), Add()],
-        {},
-        lambda records: [x + 2 for x in records if x % 2 == 0],
-    ),
-    "flat map": (
-        [Repeat()],
-        {},
-        lambda records: [100 * x + i for x in records for i in range(x % 3)],
-    ),
-    "error policy": ([Fifths()], {"on_error": SKIP}, lambda records: [x for x in records if x % 5]),
-}
-
-
-def order(length: int) -> list[int]:
-    """The records of the two shuffled epochs that `shuffled` reads; the order itself is Grain's."""
-    sampler = grain.samplers.IndexSampler(length, shuffle=True, seed=4, num_epochs=2)
-    return [sampler[i].record_key for i in range(2 * length)]
-
-
-def expected(kind: str, length: int, shards: int, size: int, drop: bool) -> list[list[list[int]]]:
-    """For each step the batch of each shard that has one."""
-    batches = []
-    for shard in range(shards):
-        items = KINDS[kind][2](order(length)[shard::shards])
-        cut = [items[i : i + size] for i in range(0, len(items), size)]
-        batches.append([batch for batch in cut if len(batch) == size or not drop])
-    most = max(map(len, batches))
-    return [[own[k] for own in batches if k < len(own)] for k in range(most)]
-
-
-def processes(
-    kind: str, length: int, count: int, size: int, drop: bool, **more: Any
-) -> list[Iterator[Any]]:
-    todo, given_settings, _ = KINDS[kind]
-    return [
-        iter(
-            shuffled(
-                *todo,
-                transforms.Batch(size, drop),
-                source=range(length),
-                shard_options=ShardOptions(index, count),
-                **given_settings,
-                **more,
-            )
-        )
-        for index in range(count)
-    ]
-
-
-def joint(iterators: list[Any]) -> bytes:
-    """The states of all processes, as a checkpoint gives them to each of another number."""
-    return json.dumps({"processes": [json.loads(it.get_state()) for it in iterators]}).encode()
-
-
-def step(iterators: list[Any]) -> list[int]:
-    """The rows of all processes together, in their order."""
-    return [row for it in iterators for row in plain(next(it, np.zeros(0, int)))]
-
-
-def flat(batches: list[list[int]]) -> list[int]:
-    return [row for batch in batches for row in batch]
-
-
-def close(iterators: list[Any]) -> None:
-    for iterator in iterators:
-        iterator.close()
 
 
 @settings(max_examples=150, deadline=None)
@@ -213,10 +132,7 @@ def moved(kind: str, state: bytes, index: int, count: int, size: int = 6, **more
 
 @pytest.fixture
 def four() -> list[Any]:
-    begun = processes("filter", 80, 4, 3, False)
-    for _ in range(2):
-        step(begun)
-    return begun
+    return four_after(2)
 
 
 def test_a_number_that_does_not_divide_is_refused_with_those_that_do(four: list[Any]) -> None:
@@ -303,7 +219,6 @@ class Total:
         yield from records
 
 
-TWO = ShardOptions(0, 2)
 UNJOINED: dict[str, tuple[list[Any], dict[str, Any]]] = {
     "no batch": ([Odd()], {}),
     "a filter of batches": ([transforms.Batch(2), grain.python.FilterOperation(np.any)], {}),
@@ -338,150 +253,3 @@ def test_other_streams_keep_their_number_of_processes(
         restore(run(1), tmp_path, monkeypatch)
     with pytest.raises(errors.StateError, match=r"joined"):
         run(1)[0].set_state(joint(begun))
-
-
-# Checkpoints
-
-
-def save(iterators: list[Any], folder: Path, patch: pytest.MonkeyPatch) -> None:
-    handler = grain.checkpoint.CheckpointHandler()
-    folder.mkdir(exist_ok=True)
-    for index, iterator in enumerate(iterators):
-        as_process(patch, index, len(iterators))
-        handler.save(folder, iterator)
-
-
-def restore(iterators: list[Any], folder: Path, patch: pytest.MonkeyPatch) -> None:
-    handler = grain.checkpoint.CheckpointHandler()
-    for index, iterator in enumerate(iterators):
-        as_process(patch, index, len(iterators))
-        handler.restore(folder, iterator)
-
-
-def as_process(patch: pytest.MonkeyPatch, index: int, count: int) -> None:
-    patch.setattr(jax, "process_index", lambda: index)
-    patch.setattr(jax, "process_count", lambda: count)
-
-
-def test_a_checkpoint_restores_on_every_number_that_divides(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, four: list[Any]
-) -> None:
-    steps = expected("filter", 80, 4, 3, False)
-    running = four
-    for done, count in enumerate((4, 2, 1, 4), 2):
-        save(running, folder := tmp_path / str(done), monkeypatch)
-        running = processes("filter", 80, count, 12 // count, False)
-        restore(running, folder, monkeypatch)
-        assert step(running) == flat(steps[done])
-
-
-def test_a_file_that_is_missing_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, four: list[Any]
-) -> None:
-    save(four, tmp_path, monkeypatch)
-    (tmp_path / "process_2-of-4.json").unlink()
-    with pytest.raises(errors.StateError, match=r"process_2-of-4\.json is missing.*all processes"):
-        restore(processes("filter", 80, 2, 6, False), tmp_path, monkeypatch)
-
-
-def test_files_of_two_saves_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, four: list[Any]
-) -> None:
-    save(four, tmp_path, monkeypatch)
-    save(processes("filter", 80, 3, 4, False), tmp_path, monkeypatch)
-    with pytest.raises(errors.StateError, match=r"of 3 processes and of 4 processes.*two saves"):
-        restore(processes("filter", 80, 2, 6, False), tmp_path, monkeypatch)
-
-
-def test_as_many_processes_with_other_shards(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A mesh with a model axis over both processes, after one without: both load everything."""
-    begun = processes("filter", 80, 2, 3, False)
-    step(begun)
-    save(begun, tmp_path, monkeypatch)
-    wanted = step(begun)
-    same = [processes("filter", 80, 1, 6, False)[0] for _ in range(2)]
-    restore(same, tmp_path, monkeypatch)
-    assert [plain(next(iterator)) for iterator in same] == [wanted, wanted]
-
-
-@pytest.mark.parametrize("axis", [0, 1])
-def test_behind_the_device_stage(
-    axis: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def run(count: int) -> list[Any]:
-        stages = []
-        for index in range(count):
-            loader = shuffled(
-                Odd(),
-                transforms.Batch(12 // count, batch_fn=along(axis)),
-                source=range(80),
-                shard_options=ShardOptions(index, count),
-            )
-            device = jax.devices()[0]
-            stage = grain.prefetch_to_device(loader, device, remainder="pad", axis=axis)
-            stages.append(stage)
-        return stages
-
-    def rows(stages: list[Any]) -> list[int]:
-        found = []
-        for stage in stages:
-            batch = next(stage, None)
-            if batch is not None:
-                found += np.asarray(batch["x"])[np.asarray(batch["mask"])].tolist()
-        return found
-
-    begun, whole = run(4), [flat(batches) for batches in expected("filter", 80, 4, 3, False)]
-    assert [rows(begun), rows(begun)] == whole[:2]
-    save(begun, tmp_path, monkeypatch)
-    monkeypatch.undo()
-    close(begun)
-    fewer = run(2)
-    restore(fewer, tmp_path, monkeypatch)
-    monkeypatch.undo()
-    assert [rows(fewer) for _ in whole[2:]] == whole[2:]
-    assert rows(fewer) == []
-    close(fewer)
-
-
-def along(axis: int) -> Callable[[list[int]], dict[str, np.ndarray]]:
-    """Makes a batch whose rows are along an axis."""
-
-    def make(records: list[int]) -> dict[str, np.ndarray]:
-        rows = np.array(records)
-        return {"x": rows if axis == 0 else rows[np.newaxis]}
-
-    return make
-
-
-class Gaps:
-    """Record 9 is absent, which nobody says before it is read."""
-
-    def __len__(self) -> int:
-        return 40
-
-    def __getitem__(self, index: int) -> int | None:
-        return None if index == 9 else index
-
-
-def test_one_process_has_met_an_absent_record_and_others_have_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def run(count: int) -> list[Any]:
-        sampler = grain.samplers.IndexSampler(40, num_epochs=1)
-        shards = [ShardOptions(index, count) for index in range(count)]
-        batch = transforms.Batch(8 // count)
-        return [
-            iter(shuffled(batch, source=Gaps(), sampler=sampler, shard_options=shard))
-            for shard in shards
-        ]
-
-    begun = run(4)
-    assert step(begun) == [0, 4, 1, 5, 2, 6, 3, 7]
-    assert step(begun) == [8, 12, 13, 17, 10, 14, 11, 15]
-    save(begun, tmp_path, monkeypatch)
-    restore(again := run(4), tmp_path, monkeypatch)
-    assert step(again) == step(begun) == [16, 20, 21, 25, 18, 22, 19, 23]
-    with pytest.raises(errors.StateError, match=r"process_1-of-4\.json.*met an absent record"):
-        restore(run(2), tmp_path, monkeypatch)

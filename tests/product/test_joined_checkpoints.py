@@ -1,0 +1,148 @@
+"""Checkpoints of streams that count as they come, read by other numbers of processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import grain_jax as grain
+from grain_jax import errors, transforms
+from tests.product.pieces import Odd, plain, shuffled
+from tests.product.shards import close, expected, flat, four_after, processes, restore, save, step
+
+ShardOptions = grain.sharding.ShardOptions
+pytestmark = pytest.mark.usefixtures("no_process_left")
+
+
+@pytest.fixture
+def four() -> list[Any]:
+    return four_after(2)
+
+
+def test_a_checkpoint_restores_on_every_number_that_divides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, four: list[Any]
+) -> None:
+    steps = expected("filter", 80, 4, 3, False)
+    running = four
+    for done, count in enumerate((4, 2, 1, 4), 2):
+        save(running, folder := tmp_path / str(done), monkeypatch)
+        running = processes("filter", 80, count, 12 // count, False)
+        restore(running, folder, monkeypatch)
+        assert step(running) == flat(steps[done])
+
+
+def test_a_file_that_is_missing_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, four: list[Any]
+) -> None:
+    save(four, tmp_path, monkeypatch)
+    (tmp_path / "process_2-of-4.json").unlink()
+    with pytest.raises(errors.StateError, match=r"process_2-of-4\.json is missing.*all processes"):
+        restore(processes("filter", 80, 2, 6, False), tmp_path, monkeypatch)
+
+
+def test_files_of_two_saves_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, four: list[Any]
+) -> None:
+    save(four, tmp_path, monkeypatch)
+    save(processes("filter", 80, 3, 4, False), tmp_path, monkeypatch)
+    with pytest.raises(errors.StateError, match=r"of 3 processes and of 4 processes.*two saves"):
+        restore(processes("filter", 80, 2, 6, False), tmp_path, monkeypatch)
+
+
+def test_as_many_processes_with_other_shards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mesh with a model axis over both processes, after one without: both load everything."""
+    begun = processes("filter", 80, 2, 3, False)
+    step(begun)
+    save(begun, tmp_path, monkeypatch)
+    wanted = step(begun)
+    same = [processes("filter", 80, 1, 6, False)[0] for _ in range(2)]
+    restore(same, tmp_path, monkeypatch)
+    assert [plain(next(iterator)) for iterator in same] == [wanted, wanted]
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_behind_the_device_stage(
+    axis: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(count: int) -> list[Any]:
+        stages = []
+        for index in range(count):
+            loader = shuffled(
+                Odd(),
+                transforms.Batch(12 // count, batch_fn=along(axis)),
+                source=range(80),
+                shard_options=ShardOptions(index, count),
+            )
+            device = jax.devices()[0]
+            stage = grain.prefetch_to_device(loader, device, remainder="pad", axis=axis)
+            stages.append(stage)
+        return stages
+
+    def rows(stages: list[Any]) -> list[int]:
+        found = []
+        for stage in stages:
+            batch = next(stage, None)
+            if batch is not None:
+                found += np.asarray(batch["x"])[np.asarray(batch["mask"])].tolist()
+        return found
+
+    begun, whole = run(4), [flat(batches) for batches in expected("filter", 80, 4, 3, False)]
+    assert [rows(begun), rows(begun)] == whole[:2]
+    save(begun, tmp_path, monkeypatch)
+    monkeypatch.undo()
+    close(begun)
+    fewer = run(2)
+    restore(fewer, tmp_path, monkeypatch)
+    monkeypatch.undo()
+    assert [rows(fewer) for _ in whole[2:]] == whole[2:]
+    assert rows(fewer) == []
+    close(fewer)
+
+
+def along(axis: int) -> Callable[[list[int]], dict[str, np.ndarray]]:
+    """Makes a batch whose rows are along an axis."""
+
+    def make(records: list[int]) -> dict[str, np.ndarray]:
+        rows = np.array(records)
+        return {"x": rows if axis == 0 else rows[np.newaxis]}
+
+    return make
+
+
+class Gaps:
+    """Record 9 is absent, which nobody says before it is read."""
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> int | None:
+        return None if index == 9 else index
+
+
+def test_one_process_has_met_an_absent_record_and_others_have_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(count: int) -> list[Any]:
+        sampler = grain.samplers.IndexSampler(40, num_epochs=1)
+        shards = [ShardOptions(index, count) for index in range(count)]
+        batch = transforms.Batch(8 // count)
+        return [
+            iter(shuffled(batch, source=Gaps(), sampler=sampler, shard_options=shard))
+            for shard in shards
+        ]
+
+    begun = run(4)
+    assert step(begun) == [0, 4, 1, 5, 2, 6, 3, 7]
+    assert step(begun) == [8, 12, 13, 17, 10, 14, 11, 15]
+    save(begun, tmp_path, monkeypatch)
+    restore(again := run(4), tmp_path, monkeypatch)
+    assert step(again) == step(begun) == [16, 20, 21, 25, 18, 22, 19, 23]
+    with pytest.raises(errors.StateError, match=r"process_1-of-4\.json.*met an absent record"):
+        restore(run(2), tmp_path, monkeypatch)
