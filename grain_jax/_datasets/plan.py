@@ -204,3 +204,13 @@ class Plan:
             sparse or bool(self.skips) or (not isinstance(self.root, Upstream) and self.root.sparse)
         )
         return cut(self.steps, sparse=sparse, local_from=self.local_from)
+
+    def batch_sizes(self) -> tuple[int, ...] | None:
+        """Returns the sizes of the batches that an element is made of, innermost first."""
+        sizes: list[int] = []
+        for step in self.steps:
+            if isinstance(step, steps.FlatMapStep):
+                sizes = []
+            elif isinstance(step, steps.BatchStep):
+                sizes.append(step.size)
+        return tuple(sizes) or None

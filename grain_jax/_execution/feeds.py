@@ -201,10 +201,11 @@ class Groups:
       streams: each with its cursor, which ends with the number of groups that it was part of.
       segment: whose units these are.
       local: whether the segment runs in this process.
+      made: how many groups a stream that has not ended was part of, at least.
     """
 
     def __init__(
-        self, streams: Sequence[tuple[Pull, Cursor]], segment: Segment, local: bool
+        self, streams: Sequence[tuple[Pull, Cursor]], segment: Segment, local: bool, made: int = 0
     ) -> None:
         batches, size = segment.batches, segment.unit // len(streams)
         if len(streams) > 1:
@@ -213,7 +214,7 @@ class Groups:
         self._shares = [_Share(stream, size, batches, cursor) for stream, cursor in streams]
         self._size = segment.unit
         self._local = local
-        self._made: int = max(share.made for share in self._shares)
+        self._made: int = max(made, *(share.made for share in self._shares))
         self.left_over: list[Skip] = []
 
     def next(self, block: bool) -> Any:

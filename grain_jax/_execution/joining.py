@@ -6,6 +6,8 @@ made of L / S neighbouring ones, from s * L / S on: so rows keep their order in 
 
 from __future__ import annotations
 
+import contextlib
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,8 +18,8 @@ __all__ = ["WHOLE", "counts_that_work", "is_joint", "share"]
 WHOLE = "processes"
 """The key of a joint state, which holds the states of all processes in a list."""
 
-_MOST = 1 << 20
-"""Beyond any number of shards."""
+# Beyond any number of shards, and of batches.
+_MOST, _MOST_BATCHES = 1 << 20, 1 << 50
 
 
 def is_joint(state: Any) -> bool:
@@ -36,7 +38,8 @@ def share(state: Mapping[str, Any], shard: tuple[int, int]) -> dict[str, Any]:
     """
     index, count = shard
     pieces = _by_shard(state[WHOLE])
-    (_, saved), joined = pieces[0]["shard"], pieces[0]["joined"]
+    one = next(iter(pieces.values()))
+    (_, saved), joined = one["shard"], one["joined"]
     missing = [number for number in range(saved) if number not in pieces]
     if missing:
         raise errors.StateError(
@@ -49,19 +52,29 @@ def share(state: Mapping[str, Any], shard: tuple[int, int]) -> dict[str, Any]:
             f"the stream was begun with {_shards(total)}, each of which counts for itself, and"
             f" these cannot be dealt out over {count}. Restore it on {counts_that_work(total)}."
         )
-    cursors = [cursor for number in range(saved) for cursor in pieces[number]["cursors"]]
     size = total // count
-    mine = range(index * size, (index + 1) * size)
+    mine = slice(index * size, (index + 1) * size)
+    cursors = [cursor for number in range(saved) for cursor in pieces[number]["cursors"]]
+    skipped = [n for number in range(saved) for n in _dealt(pieces[number]["skipped"], joined)]
     return {
-        **pieces[0],
+        **one,
         "shard": [index, count],
         "joined": size,
-        "cursors": cursors[mine.start : mine.stop],
-        # Of a process whose shards now lie on several, the first has the count.
-        "skipped": sum(
-            piece["skipped"] for number, piece in pieces.items() if number * joined in mine
-        ),
+        "cursors": cursors[mine],
+        "skipped": sum(skipped[mine]),
+        "batches": max(map(_batches, cursors)),
     }
+
+
+def _dealt(number: int, shards: int) -> list[int]:
+    """Deals a count of several shards out over them."""
+    return [number // shards + (shard < number % shards) for shard in range(shards)]
+
+
+def _batches(cursor: Any) -> int:
+    """How many batches a shard has given a share to; what is no cursor is found out later."""
+    known = isinstance(cursor, list) and len(cursor) > 1 and _is_count(cursor[-2], 0, _MOST_BATCHES)
+    return cursor[-2] if known else 0
 
 
 def counts_that_work(total: int) -> str:
@@ -91,11 +104,20 @@ def _by_shard(states: Any) -> dict[int, dict[str, Any]]:
 
 def _checked(state: Any, place: int) -> dict[str, Any]:
     """Returns the state of a process, whose fields about shards are what they should be."""
+    if isinstance(state, (bytes, str)):
+        with contextlib.suppress(ValueError, RecursionError):
+            state = json.loads(state)
     problem = ""
-    if not isinstance(state, dict):
+    if not isinstance(state, dict) or "grain_jax" not in state:
         problem = "is no state"
+    elif ("joined" in state and state["joined"] is None) or state.get("elastic") is True:
+        raise errors.StateError(
+            f"number {place} of the states of all processes is not one that is joined with others."
+            " An elastic state is the same for all processes, and any one is enough; another one is"
+            " tied to its process: restore with as many processes as saved it, each from its own."
+        )
     elif not _is_count(state.get("joined"), 1):
-        problem = f"has joined={state.get('joined')!r}, and does not join others"
+        problem = f"has joined={state.get('joined')!r}"
     elif not (
         isinstance(state.get("shard"), list)
         and len(state["shard"]) == 2
@@ -105,7 +127,7 @@ def _checked(state: Any, place: int) -> dict[str, Any]:
         problem = f"has shard={state.get('shard')!r}"
     elif not isinstance(state.get("cursors"), list) or len(state["cursors"]) != state["joined"]:
         problem = f"does not have one entry in 'cursors' for each of {state['joined']} shards"
-    elif type(state.get("skipped")) is not int:
+    elif not _is_count(state.get("skipped"), 0, _MOST_BATCHES):
         problem = f"has skipped={state.get('skipped')!r}"
     if problem:
         raise errors.StateError(

@@ -35,6 +35,7 @@ class Position:
       tail: two numbers for each segment that runs on the merged lanes, or none at the start.
       sparse: whether absent elements were met where none was expected.
       skipped: how many records an error policy has left out.
+      batches: how many batches all shards that have not ended are known to have behind them.
     """
 
     base: int = 0
@@ -43,6 +44,7 @@ class Position:
     tail: tuple[int, ...] = ()
     sparse: bool = False
     skipped: int = 0
+    batches: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,7 +193,8 @@ class Layout:
           position: in the stream.
           segments: those that run there; None where what comes behind them forbids to join shards.
         """
-        may_join = segments is not None and self.is_joinable(segments)
+        # Who meets the next absent record is not known before.
+        may_join = segments is not None and not position.sparse and self.is_joinable(segments)
         return {
             "elastic": False,
             "joined": self.joined if may_join else None,

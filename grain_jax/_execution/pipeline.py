@@ -91,6 +91,8 @@ class Pipeline:
         self._forget()
         self.layout = layout or self.layout
         self.position = position
+        if self.account is not None:
+            self.account.shards = self.layout.joined
 
     def next(self) -> Any:
         """Returns the next element, or raises StopIteration; an error leaves the position alone."""
@@ -236,7 +238,7 @@ class Pipeline:
         shards = [self._lane(index, each) for index in range(self.layout.joined)]
         executor = self._executor(last)
         pairs = [(shard, start[:-1]) for shard, start in zip(shards, starts, strict=True)]
-        groups = Groups(pairs, last, self._is_here(executor))
+        groups = Groups(pairs, last, self._is_here(executor), self.position.batches)
         return self._segment(executor, last, groups, 0, shards, beside=1)
 
     def _start(self, index: int) -> Cursor:
@@ -275,7 +277,8 @@ class Pipeline:
     def _behind(self, stream: Pull, segment: Segment, start: Cursor) -> SegmentStream:
         """Puts a later segment behind a stream; `start` ends with its own two numbers."""
         executor = self._executor(segment)
-        groups = Groups([(stream, start[:-1])], segment, self._is_here(executor))
+        made = self.position.batches if segment is self.segments[-1] else 0
+        groups = Groups([(stream, start[:-1])], segment, self._is_here(executor), made)
         return self._segment(executor, segment, groups, start[-1], [stream])
 
     def _segment(

@@ -98,6 +98,10 @@ class Positioned(
         """Returns rows of a full batch and of the last one here; see `Layout.batch_rows`."""
         return self._pipeline.batch_rows()
 
+    def _batch_sizes(self) -> tuple[int, ...] | None:
+        """Returns the sizes of the batches in an element, innermost first; None without any."""
+        return self._pipeline.plan.batch_sizes()
+
     def _outlook(self) -> tuple[bool, int] | None:
         """Returns what is known of the last element and of those to come; see `Layout.outlook`."""
         return self._pipeline.outlook()

@@ -26,10 +26,14 @@ class Account:
 
     Args:
       policy: the budget.
+
+    Attributes:
+      shards: how many run as one; each has the budget.
     """
 
     def __init__(self, policy: options.ErrorPolicy) -> None:
         self._policy = policy
+        self.shards = 1
         self._logged: set[str] = set()
         self.latest: collections.deque[Skip] = collections.deque(maxlen=_LISTED)
 
@@ -69,8 +73,9 @@ class Account:
           TooManyErrors: if so; it shows the last one.
         """
         policy = self._policy
-        if policy.max_count is not None and count > policy.max_count:
-            _refuse(f"{count} records failed, and max_count={policy.max_count}", last)
+        if policy.max_count is not None and count > policy.max_count * self.shards:
+            each = f" for each of {self.shards} shards" if self.shards > 1 else ""
+            _refuse(f"{count} records failed, and max_count={policy.max_count}{each}", last)
         if (
             policy.max_fraction is not None
             and seen >= _SEEN_AT_LEAST

@@ -140,6 +140,7 @@ def _exact(state: Mapping[str, Any], layout: Layout, pipeline: Pipeline, strict:
         next_lane=number(state, "next_lane", below=layout.lanes),
         sparse=_get(state, "sparse", bool),
         skipped=number(state, "skipped"),
+        batches=number(state, "batches") if "batches" in state else 0,
     )
     _check_joined(layout, pipeline.segments_of(position))
     tail = _get(state, "tail", list)
@@ -171,7 +172,8 @@ def _check_shard(key: str, name: str, state: Mapping[str, Any], layout: Layout) 
             f"{message}restore it on {works}, from the states of all. CheckpointRestore reads "
             f"these, and set_state takes them as {{{joining.WHOLE!r}: [...]}}."
         )
-    raise errors.StateError(f"{message}restore it on {saved[1]} processes, each from its own file.")
+    whole = "1 process, from its" if saved[1] == 1 else f"{saved[1]} processes, each from its"
+    raise errors.StateError(f"{message}restore it on {whole} own file.")
 
 
 def _check_joined(layout: Layout, segments: list[Segment]) -> None:
@@ -187,9 +189,9 @@ def _check_joined(layout: Layout, segments: list[Segment]) -> None:
     if size % layout.joined:
         raise errors.StateError(
             f"a batch of {size} cannot be made of equal shares of {layout.joined} shards: the "
-            f"stream was begun with {layout.shards}, and this is one of {layout.shard[1]}. Give a "
-            f"batch size that {layout.joined} divides; the global batch over "
-            f"{layout.shard[1]} shards keeps the steps as they were."
+            f"stream was begun with {layout.shards}, and this process is one of {layout.shard[1]}. "
+            f"Give a batch size that {layout.joined} divides; {layout.joined} times that of then "
+            "keeps the steps as they were."
         )
 
 

@@ -12,7 +12,8 @@ from grain_jax._execution.ahead_iterator import AheadIterator, known_length
 from grain_jax._product.leaves import detach
 from grain_jax._product.lockstep import STOP, Lockstep
 from grain_jax._product.placer import Placed, Placer
-from grain_jax._product.remainder import Rows, with_rows, without_rows
+from grain_jax._product.remainder import Rows
+from grain_jax._product.row_states import Saved, Shape, with_rows, without_rows
 from grain_jax._values.errors import InvalidTypeError, InvalidValueError
 
 __all__ = ["DeviceIterator", "device_put", "prefetch_to_device"]
@@ -184,11 +185,11 @@ class DeviceIterator(AheadIterator[Any]):
         if self._lockstep is not None:
             self._lockstep.failed(error)
 
-    # A short batch must be known for one after a restore too, where it may be the first to come.
-
     def _encode(self, state: Any) -> Any:
         # What has only been read ahead is not known on every process.
-        return state if self._rows.is_fixed else with_rows(state, self._full)
+        if self._rows.is_fixed:
+            return state
+        return with_rows(state, Saved(self._full, self._sizes()))
 
     def _decode(self, state: Any) -> Any:
         return without_rows(state, self._rows.axis + 1)[0]
@@ -197,9 +198,16 @@ class DeviceIterator(AheadIterator[Any]):
         self._rows.describe(_described_rows(self._borrower.iterator))
         if not self._rows.is_fixed:
             saved = without_rows(state, self._rows.axis + 1)[1]
-            self._full = self._rows.full = saved or self._full
+            if saved.lead is not None:
+                self._full = self._rows.full = saved.scaled(self._sizes())
         if self._lockstep is not None:
             self._lockstep.moved()
+
+    def _sizes(self) -> Shape | None:
+        """Sizes of the source's `Batch` steps, innermost first, if it says."""
+        say = getattr(self._borrower.iterator, "_batch_sizes", None)
+        sizes: Shape | None = None if say is None else say()
+        return sizes
 
 
 class DeviceDataset:

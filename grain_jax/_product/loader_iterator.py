@@ -114,6 +114,9 @@ class DataLoaderIterator(Positioned[Any, bytes]):
     def _batch_rows(self) -> tuple[int, int | None] | None:
         return None if self._serial else super()._batch_rows()
 
+    def _batch_sizes(self) -> tuple[int, ...] | None:
+        return None if self._serial else super()._batch_sizes()
+
     def _outlook(self) -> tuple[bool, int] | None:
         return None if self._serial else super()._outlook()
 

@@ -23,7 +23,8 @@ from grain_jax._product.placement import (
     row_sharding,
     splits_rows,
 )
-from grain_jax._product.remainder import Rows, Shape
+from grain_jax._product.remainder import Rows
+from grain_jax._product.row_states import Shape
 from grain_jax._values.errors import InvalidValueError
 
 __all__ = ["Placed", "Placer"]

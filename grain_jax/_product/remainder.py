@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import base64
-import json
 from typing import Any
 
-from grain_jax._values.errors import InvalidTypeError, InvalidValueError, StateError
+from grain_jax._product.row_states import Shape
+from grain_jax._values.errors import InvalidTypeError, InvalidValueError
 
-__all__ = ["Rows", "with_rows", "without_rows"]
+__all__ = ["Rows"]
 
 _RULES = ("error", "drop", "pad")
-
-Shape = tuple[int, ...]
 
 
 class Rows:
@@ -164,88 +161,3 @@ _WHAT_WORKS = (
     "Use remainder='drop', or remainder='pad' for zeros and a mask; or"
     " Batch(..., drop_remainder=True) in the loader."
 )
-
-
-def with_rows(state: Any, lead: Shape | None) -> Any:
-    """A state of a source together with the rows of a full batch; bytes stay bytes, of JSON.
-
-    >>> with_rows({"next": 3}, (8,))
-    {'batch_rows': 8, 'source': {'next': 3}}
-    """
-    rows = lead[0] if lead is not None and len(lead) == 1 else lead and list(lead)
-    if not isinstance(state, bytes):
-        whole = {_ROWS: rows, "source": state}
-        # What says how states of several processes belong together is looked for on the outside.
-        if isinstance(state, dict):
-            whole.update({key: state[key] for key in _MARKS if state.get(key)})
-        return whole
-    try:
-        inner = json.loads(state)
-    except ValueError:
-        return json.dumps({_ROWS: rows, "base64": base64.b64encode(state).decode()}).encode()
-    whole = with_rows(inner, lead)
-    # As text, since the source is to get the bytes back that it gave.
-    return json.dumps({**whole, "source": state.decode()}).encode()
-
-
-def without_rows(state: Any, axes: int) -> tuple[Any, Shape | None]:
-    """The parts of a state from `with_rows`; any other state comes back as it is, with None.
-
-    Raises:
-      StateError: for a state that was damaged, or whose rows were not counted along so many axes.
-    """
-    whole = state
-    if isinstance(state, bytes):
-        try:
-            whole = json.loads(state)
-        except (ValueError, RecursionError):
-            return state, None
-    if isinstance(whole, dict) and whole.keys() == {_JOINT}:
-        return _without_rows_each(whole[_JOINT], axes, isinstance(state, bytes)), None
-    if not isinstance(whole, dict) or not {_ROWS} < whole.keys() <= _STATE_KEYS:
-        return state, None
-    lead = _lead(whole[_ROWS], axes)
-    try:
-        if "base64" in whole:
-            return base64.b64decode(whole["base64"], validate=True), lead
-        inner: Any = whole["source"]
-        return (inner.encode() if isinstance(state, bytes) else inner), lead
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise StateError(
-            f"the state of a device stage has no state of its source in it ({error})"
-        ) from None
-
-
-def _without_rows_each(states: Any, axes: int, as_bytes: bool) -> Any:
-    """The states of the sources of all processes; how many rows each has now is not in them."""
-    if not isinstance(states, list):
-        raise StateError(f"field {_JOINT!r} of the state is no list of states")
-    if not as_bytes:
-        return {_JOINT: [without_rows(state, axes)[0] for state in states]}
-    parts = [without_rows(json.dumps(state).encode(), axes)[0] for state in states]
-    try:
-        return json.dumps({_JOINT: list(map(json.loads, parts))}).encode()
-    except ValueError as error:
-        raise StateError(
-            f"the states of all processes have no JSON of their source in them ({error})"
-        ) from None
-
-
-def _lead(rows: Any, axes: int) -> Shape | None:
-    if rows is None:
-        return None
-    lead = tuple(rows) if isinstance(rows, list) else (rows,)
-    if len(lead) != axes or any(type(n) is not int or not 0 <= n < _MOST_ROWS for n in lead):
-        raise StateError(
-            f"field {_ROWS!r} of the state is {str(rows)[:80]}, expected "
-            + ("a number of rows" if axes == 1 else f"the lengths of {axes} axes")
-        )
-    return lead
-
-
-_ROWS = "batch_rows"
-_MOST_ROWS = 1 << 50
-_MARKS = ("elastic", "joined")
-_STATE_KEYS = {_ROWS, "source", "base64", *_MARKS}
-_JOINT = "processes"
-"""The key of the states of all processes together; see `files.read_all_states`."""

@@ -296,8 +296,9 @@ def _refusal(
     return StateError(
         f"{own} is missing in {os.fspath(directory)}: the checkpoint was written by {was} ({found})"
         f" and {_processes(count)} would restore it. These states are tied to the shard that they"
-        f" were taken on. Restore with {was}; or shard at the loader, without a filter, flat-map or"
-        " Operation before the batch: such a state restores on any number of processes."
+        f" were taken on. Restore with {was}. States restore on other numbers where shard_options"
+        " are given to the loader, lanes are not, and records go into one batch without an"
+        " Operation of your own."
     )
 
 

@@ -22,6 +22,7 @@ __all__ = [
     "flat",
     "four_after",
     "joint",
+    "order",
     "processes",
     "restore",
     "save",

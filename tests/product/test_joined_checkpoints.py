@@ -146,3 +146,31 @@ def test_one_process_has_met_an_absent_record_and_others_have_not(
     assert step(again) == step(begun) == [16, 20, 21, 25, 18, 22, 19, 23]
     with pytest.raises(errors.StateError, match=r"process_1-of-4\.json.*met an absent record"):
         restore(run(2), tmp_path, monkeypatch)
+
+
+def test_all_processes_have_met_absent_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(count: int) -> list[Any]:
+        sampler = grain.samplers.IndexSampler(40, num_epochs=1)
+        shards = [ShardOptions(index, count) for index in range(count)]
+        return [
+            iter(shuffled(transforms.Batch(4), source=None8(), sampler=sampler, shard_options=s))
+            for s in shards
+        ]
+
+    begun = run(2)
+    assert step(begun) == [0, 2, 4, 6, 1, 3, 5, 7]
+    assert step(begun) == [10, 12, 14, 16, 11, 13, 15, 17]
+    save(begun, tmp_path, monkeypatch)
+    restore(again := run(2), tmp_path, monkeypatch)
+    assert step(again) == step(begun)
+    with pytest.raises(errors.StateError, match="Restore with 2 processes"):
+        restore(run(1), tmp_path, monkeypatch)
+
+
+class None8(Gaps):
+    """Records 8 and 9 are."""
+
+    def __getitem__(self, index: int) -> int | None:
+        return None if index == 8 else super().__getitem__(index)

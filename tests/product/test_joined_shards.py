@@ -22,6 +22,7 @@ from tests.product.shards import (
     flat,
     four_after,
     joint,
+    order,
     processes,
     restore,
     save,
@@ -39,19 +40,29 @@ def test_any_path_over_numbers_that_divide_the_shards(data: st.DataObject) -> No
     length, shards = data.draw(st.integers(1, 40)), data.draw(st.sampled_from([2, 3, 4, 6]))
     size, drop = data.draw(st.integers(1, 3)), data.draw(st.booleans())
     counts = st.sampled_from([n for n in range(1, shards + 1) if shards % n == 0])
-    steps = expected(kind, length, shards, size, drop)
+    left = [KINDS[kind][2](order(length)[shard::shards]) for shard in range(shards)]
 
-    running, done = processes(kind, length, shards, size, drop), 0
+    def wanted() -> list[int]:
+        """The next share of each shard, one behind the other."""
+        rows = []
+        for items in left:
+            if len(items) >= size or not drop:
+                rows += items[:size]
+                del items[:size]
+        return rows
+
+    running = processes(kind, length, shards, size, drop)
     for count in data.draw(st.lists(counts, max_size=4)):
-        for wanted in steps[done : done + data.draw(st.integers(0, 3))]:
-            assert step(running) == flat(wanted)
-            done += 1
+        for _ in range(data.draw(st.integers(0, 3))):
+            assert step(running) == wanted()
         state = joint(running)
+        # With what a shard has dropped at its end, another size would begin anew.
+        size = size if drop else data.draw(st.integers(1, 3))
         running = processes(kind, length, count, size * shards // count, drop)
         for iterator in running:
             iterator.set_state(state)
-    for wanted in steps[done:]:
-        assert step(running) == flat(wanted)
+    while rows := wanted():
+        assert step(running) == rows
     assert step(running) == []
 
 
@@ -118,6 +129,51 @@ def test_what_was_left_out_counts_once() -> None:
     assert sum(totals) == sum(counts)
 
 
+def test_each_of_the_joined_shards_has_the_limit_of_one() -> None:
+    class Bad(transforms.Map):
+        def map(self, element: int) -> int:
+            # Two records on each shard at first, and two more later on.
+            if element < 8 or 60 <= element < 68:
+                raise ValueError("bad")
+            return element
+
+    def run(count: int, limit: int) -> list[Any]:
+        policy = grain.ErrorPolicy(ValueError, max_count=limit)
+        return [
+            iter(
+                shuffled(
+                    Bad(),
+                    transforms.Batch(12 // count),
+                    source=range(80),
+                    sampler=grain.samplers.IndexSampler(80, num_epochs=1),
+                    shard_options=ShardOptions(index, count),
+                    on_error=policy,
+                )
+            )
+            for index in range(count)
+        ]
+
+    expected = [x for x in range(80) if not (x < 8 or 60 <= x < 68)]
+    for limit, path in ((4, [4, 2]), (4, [4, 1, 4])):
+        running, rows = run(path[0], limit), []
+        for count in path[1:]:
+            rows += step(running)
+            state = joint(running)
+            running = run(count, limit)
+            for iterator in running:
+                iterator.set_state(state)
+        while more := step(running):
+            rows += more
+        assert sorted(rows) == expected
+    begun = run(4, 3)
+    step(begun)
+    (one,) = run(1, 3)
+    one.set_state(joint(begun))
+    with pytest.raises(errors.TooManyErrors, match=r"16 records.*max_count=3 for each of 4 shards"):
+        for _ in one:
+            pass
+
+
 # What cannot be
 
 
@@ -149,7 +205,16 @@ def test_one_of_the_states_alone_is_refused_with_the_way_to_go(four: list[Any]) 
 
 
 def test_a_state_that_is_missing_is_named(four: list[Any]) -> None:
-    assert "state of shard 2 of 4 is missing" in moved("filter", joint([*four[:2], four[3]]), 0, 2)
+    for missing in (2, 0):
+        rest = [it for index, it in enumerate(four) if index != missing]
+        assert f"state of shard {missing} of 4 is missing" in moved("filter", joint(rest), 0, 2)
+
+
+def test_states_may_be_given_as_they_were_returned(four: list[Any]) -> None:
+    fewer: list[Any] = processes("filter", 80, 2, 6, False)
+    for iterator in fewer:
+        iterator.set_state({"processes": [it.get_state() for it in four]})
+    assert step(fewer) == step(four)
 
 
 def test_a_batch_that_the_joined_shards_cannot_share_is_refused(four: list[Any]) -> None:
@@ -162,9 +227,17 @@ def test_states_of_different_steps_are_refused(four: list[Any]) -> None:
     fewer: list[Any] = processes("filter", 80, 2, 6, False)
     for iterator in fewer:
         iterator.set_state(joint(four))
-    next(fewer[0])
-    with pytest.raises(errors.StateError, match=r"to 2 batches, and another one to 3.*one step"):
-        next(fewer[1])
+        # Process 0 has two shards of one step, and they are behind.
+        with pytest.raises(errors.StateError, match=r"to 2 batches, and another one to 3"):
+            next(iterator)
+    again: list[Any] = processes("filter", 80, 4, 3, False)
+    for index, iterator in enumerate(again):
+        iterator.set_state(joint(four))
+        if index == 2:
+            assert plain(next(iterator)) == plain(next(four[2]))
+        else:
+            with pytest.raises(errors.StateError, match="taken at different steps"):
+                next(iterator)
 
 
 def test_states_of_different_programs_are_refused(four: list[Any]) -> None:
@@ -212,6 +285,13 @@ def test_what_are_no_states_is_refused(states: Any) -> None:
     moved("filter", json.dumps({"processes": states}).encode(), 0, 2)
 
 
+def test_states_that_are_not_joined_are_told_apart() -> None:
+    alone: Any = processes("filter", 80, 1, 6, False)
+    assert "tied to its process: restore with as many" in moved("filter", joint(alone), 0, 2)
+    elastic = [iter(shuffled(transforms.Batch(4), shard_options=TWO)) for _ in range(2)]
+    assert "any one is enough" in moved("filter", joint(elastic), 0, 2)
+
+
 class Total:
     """An operation: it sees one record after the other."""
 
@@ -219,6 +299,7 @@ class Total:
         yield from records
 
 
+TWO = ShardOptions(0, 2)
 UNJOINED: dict[str, tuple[list[Any], dict[str, Any]]] = {
     "no batch": ([Odd()], {}),
     "a filter of batches": ([transforms.Batch(2), grain.python.FilterOperation(np.any)], {}),
@@ -251,5 +332,5 @@ def test_other_streams_keep_their_number_of_processes(
     assert list(map(plain, map(next, again))) == list(map(plain, map(next, begun)))
     with pytest.raises(errors.StateError, match=r"written by 2 processes.*1 process would"):
         restore(run(1), tmp_path, monkeypatch)
-    with pytest.raises(errors.StateError, match=r"joined"):
+    with pytest.raises(errors.StateError, match=r"tied to its process"):
         run(1)[0].set_state(joint(begun))
