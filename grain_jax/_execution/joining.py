@@ -79,8 +79,9 @@ def _batches(cursor: Any) -> int:
 
 def counts_that_work(total: int) -> str:
     """Says on which numbers of shards a stream restores that was begun with `total`."""
-    divisors = [str(number) for number in range(1, total + 1) if total % number == 0]
-    if len(divisors) > 8:
+    # The number may come from a file that was edited.
+    divisors = [str(n) for n in range(1, min(total, _MOST) + 1) if total % n == 0]
+    if len(divisors) > 8 or not 0 < total < _MOST:
         return f"a number of shards that divides {total}"
     *most, last = divisors
     return f"{', '.join(most)} or {last} shards" if most else "1 shard"

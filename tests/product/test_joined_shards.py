@@ -204,6 +204,12 @@ def test_one_of_the_states_alone_is_refused_with_the_way_to_go(four: list[Any]) 
     assert "restore it on 1, 2 or 4 shards, from the states of all" in message
 
 
+@pytest.mark.parametrize("count", [0, -1, 2**62])
+def test_a_number_beyond_all_measure_is_refused_at_once(count: int, four: list[Any]) -> None:
+    state = {**json.loads(four[0].get_state()), "shard": [0, count], "joined": 2**40}
+    assert f"0 of {count}" in moved("filter", json.dumps(state).encode(), 0, 2)
+
+
 def test_a_state_that_is_missing_is_named(four: list[Any]) -> None:
     for missing in (2, 0):
         rest = [it for index, it in enumerate(four) if index != missing]
