@@ -65,7 +65,8 @@ class AheadIterator(Closing, StatefulCheckpointable, Generic[T]):
         self._closes = self._unblocks if close_source else self._unblocks[: int(self._made)]
         self._run: RunAhead[tuple[T, Any]] | None = None
         self._former: RunAhead[tuple[T, Any]] | None = None
-        self._pending: tuple[T, Any] | None = None
+        # An element that was not delivered yet, the state after it, and its number in the run.
+        self._pending: tuple[T, Any, int] | None = None
         self._rewind = self._exhausted = self._closed = False
         self._owner: Owner | None = None
         self._lock = threading.Lock()
@@ -194,20 +195,22 @@ class AheadIterator(Closing, StatefulCheckpointable, Generic[T]):
                 raise StopIteration
             if self._pending is None:
                 self._pending = self._take()
-            element, state = self._pending
+            element, state, number = self._pending
+            if self._run is not None:
+                self._run.take(number)
             # An error here leaves the element pending, so that it is not lost.
             delivered = self._deliver(element)
             self._borrower.state = state
             self._pending = None
             return delivered  # type: ignore[no-any-return]
 
-    def _take(self) -> tuple[T, Any]:
+    def _take(self) -> tuple[T, Any, int]:
         try:
             return self._received()
         except StopIteration:
             more = self._deliver_end()
             if more is not None:
-                return more, self._lent.state()
+                return more, self._lent.state(), -1
             self._exhausted = True
             raise
         except BaseException as error:
@@ -215,10 +218,11 @@ class AheadIterator(Closing, StatefulCheckpointable, Generic[T]):
                 self._deliver_error(error)
             raise
 
-    def _received(self) -> tuple[T, Any]:
+    def _received(self) -> tuple[T, Any, int]:
         run = self._running()
         try:
-            return run.get()
+            number, (element, state) = run.peek()
+            return element, state, number
         except StopIteration:
             raise
         except BaseException:
@@ -247,19 +251,19 @@ class AheadIterator(Closing, StatefulCheckpointable, Generic[T]):
             origin = borrower.state if self._rewind and self._lent.has_state else _NOWHERE
             self._run = RunAhead(_Producer(self._lent, self._convert, origin), self._buffer_size)
             self._rewind = False
-            self._run.start()
-            if self._closed:
-                self._run.stop()
+        self._run.start()  # also of a run whose start was interrupted
+        if self._closed:
+            self._run.stop()
         return self._run
 
     def _halt(self) -> None:
         """Stops the thread and waits until it has let go of the source; the wait can be broken."""
         if self._run is not None:
-            self._former, self._run = self._run, None
-            self._former.stop()
-            self._pending = None
             self._rewind = True
+            self._former, self._run = self._run, None
+            self._pending = None
         if self._former is not None:
+            self._former.stop()
             self._former.join()
             self._former = None
 

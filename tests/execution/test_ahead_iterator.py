@@ -310,7 +310,7 @@ def test_dropping_the_iterator_ends_its_thread_and_frees_the_source() -> None:
     outer = ahead(inner)
     next(outer)
     assert outer._run is not None
-    thread = outer._run._thread
+    thread = outer._run._channel.thread
     del outer
     gc.collect()
     thread.join(10)
