@@ -346,8 +346,9 @@ def _close_pools() -> None:
     """A thread that comes back from C++ code while the interpreter goes would abort the process."""
     with _pools_lock:
         pools = list(_pools)
+    end = time.monotonic() + _EXIT_WAIT
     for pool in pools:
-        pool.close(_EXIT_WAIT)
+        pool.close(max(0.0, end - time.monotonic()))
 
 
 def _forget_pools() -> None:

@@ -185,8 +185,9 @@ class _Share:
                 raise StateError(
                     f"one of the shards that are joined has given a share to {self.made} batches,"
                     f" and another one to {made}: their states were taken at different steps, or"
-                    " the batch size was changed after some had ended. Restore those of one step,"
-                    " with the batch size of then."
+                    " the batch size is smaller than it was, so that what drop_remainder dropped of"
+                    " a shard that has ended comes back. Restore the states of one step, with the"
+                    " batch size of then, on all processes."
                 )
             self._before, self.made = items[-1].cursor, made + 1
         return items

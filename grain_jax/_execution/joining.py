@@ -113,7 +113,7 @@ def _checked(state: Any, place: int) -> dict[str, Any]:
         problem = "is no state"
     elif ("joined" in state and state["joined"] is None) or state.get("elastic") is True:
         raise errors.StateError(
-            f"number {place} of the states of all processes is not one that is joined with others."
+            f"the state of process {place} is not one that is joined with others."
             " An elastic state is the same for all processes, and any one is enough; another one is"
             " tied to its process: restore with as many processes as saved it, each from its own."
         )
@@ -132,8 +132,7 @@ def _checked(state: Any, place: int) -> dict[str, Any]:
         problem = f"has skipped={state.get('skipped')!r}"
     if problem:
         raise errors.StateError(
-            f"number {place} of the states of all processes {problem}. Restore another step of the"
-            " checkpoint."
+            f"the state of process {place} {problem}. Restore another step of the checkpoint."
         )
     checked: dict[str, Any] = state
     return checked
@@ -153,10 +152,9 @@ def _check_equal(one: dict[str, Any], other: dict[str, Any], place: int) -> None
     for key in sorted(one.keys() | other.keys()):
         if one.get(key) != other.get(key):
             raise errors.StateError(
-                f"number {place} of the states of all processes has {str(one.get(key))[:80]} in"
-                f" {key!r}, and one before it has {str(other.get(key))[:80]}. They were saved at"
-                " different steps, or by different programs: restore another step of the"
-                " checkpoint."
+                f"the state of process {place} has {str(one.get(key))[:80]} in {key!r}, and that of"
+                f" a process before it has {str(other.get(key))[:80]}. They were saved at different"
+                " steps, or by different programs: restore another step of the checkpoint."
             )
 
 

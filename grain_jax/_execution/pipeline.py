@@ -16,7 +16,7 @@ from grain_jax._execution.feeds import Groups, Head
 from grain_jax._execution.items import END, Cursor, Feed, Item, Pull
 from grain_jax._execution.layout import Layout, Position
 from grain_jax._execution.streams import Merged, SegmentStream, Upstreamed
-from grain_jax._values import errors, options
+from grain_jax._values import errors, faults, options
 
 __all__ = ["Pipeline"]
 
@@ -45,6 +45,7 @@ class Pipeline:
         self._stream: Pull | None = None
         self._lock = threading.Lock()
         self._closed = False
+        self._left_over = 0
         self.position = layout.first()
 
     def cursor_size(self, position: Position) -> int:
@@ -52,6 +53,11 @@ class Pipeline:
         lanes = sum(not segment.local for segment in self.segments_of(position))
         # A user's iterator has two, too.
         return 2 * (lanes + isinstance(self.plan.root, Upstream))
+
+    @property
+    def skipped_count(self) -> int:
+        """How many records were left out, at the end those after the last element, too."""
+        return self.position.skipped + self._left_over
 
     @property
     def segments(self) -> list[Segment]:
@@ -89,6 +95,7 @@ class Pipeline:
         """
         self.check_open()
         self._forget()
+        self._left_over = 0
         self.layout = layout or self.layout
         self.position = position
         if self.account is not None:
@@ -141,12 +148,21 @@ class Pipeline:
         item = stream.pull(True)
         if item is END:
             if self.account is not None and stream.left_over:
-                self.account.add(stream.left_over, self.position.skipped, self._seen())
-                stream.left_over = []
+                # They are behind the last element: a state stands before them.
+                skipped = self.account.add(stream.left_over, self.position.skipped, self._seen())
+                self._left_over, stream.left_over = skipped - self.position.skipped, []
             if self.is_elastic:
                 self.position = self.layout.ended(self.segments, self.position)
             return END
-        _ = item.element  # decoded here: if that fails, the position has not moved
+        try:
+            _ = item.element  # decoded here: if that fails, the position has not moved
+        except Exception as error:
+            faults.add_note(
+                error,
+                f"unpickling what a worker sent, of position {item.position} or some after it. "
+                "Return plain data, or objects that unpickle as they are pickled.",
+            )
+            raise
         cursors, turn, *tail = item.cursor
         position = self.position
         skipped = position.skipped

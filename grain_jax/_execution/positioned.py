@@ -71,8 +71,8 @@ class Positioned(
 
     @property
     def skipped_count(self) -> int:
-        """How many records an `ErrorPolicy` has left out so far; it is part of the state."""
-        return self._pipeline.position.skipped
+        """How many records an `ErrorPolicy` has left out so far; the state goes on from there."""
+        return self._pipeline.skipped_count
 
     def start_prefetch(self) -> None:
         """Starts workers, if there are any, ahead of the first `next`."""

@@ -10,6 +10,7 @@ from collections import Counter
 from typing import Any
 
 import grain_jax as grain
+from grain_jax._execution.ahead_iterator import AheadIterator
 from tests.faults import campaign, pieces
 from tests.property import library, reference
 
@@ -68,7 +69,9 @@ def _one(rng: random.Random, most: int, counts: Counter[str]) -> None:
     interrupter = _Interrupter(rng, min(most, 20))
     lost = 0
     with pieces.loader(pipeline, rng.choice([0, 1, 2]), extra, stall_timeout=_STUCK) as loader:
-        iterator = iter(loader)
+        iterator: Any = iter(loader)
+        if rng.random() < 0.5:
+            iterator = AheadIterator(iterator, lambda element: element, rng.randint(0, 2))
         got: list[Any] = []
         is_over = False
         while not is_over:

@@ -297,7 +297,8 @@ def test_a_stall_names_step_worker_record_line_and_time(
         worker_count=1,
         stall_timeout=1,
     )
-    message = rf"stall_timeout=1.*worker 0 \(pid \d+\): {re.escape(place)}, for \d\.\d s"
+    where = rf"worker 0 \(pid \d+\), \d\.\d s into its task: {re.escape(place)}"
+    message = rf"stall_timeout=1.*{where}"
     with loader, pytest.raises(errors.WorkerError, match=message):
         list(loader)
 

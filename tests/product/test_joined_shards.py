@@ -250,7 +250,7 @@ def test_states_of_different_programs_are_refused(four: list[Any]) -> None:
     other: Any = processes("filter", 81, 4, 3, False)[2]
     next(other)
     message = moved("filter", joint([*four[:2], other, four[3]]), 0, 2)
-    assert "number 2 of the states of all processes" in message
+    assert "the state of process 2" in message
     assert "'pipeline'" in message
 
 

@@ -60,7 +60,7 @@ def _pickled(error: BaseException, registry: wire.Registry | None) -> bytes | No
             else:
                 _rebuild(*pickle.loads(data)[1])
                 return data
-        except Exception:
+        except BaseException:  # unpickling calls what the class says, sys.exit, too
             continue
     return None
 

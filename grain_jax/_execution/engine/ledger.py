@@ -358,7 +358,7 @@ class Ledger:
                 label = self._flying[attempt][0].label or "a task"
                 step = self._table.step(self._first_row + number)
                 doing = step if ", at " in step else f"{step}, at {label}" if step else label
-                busy.append(f"worker {number} (pid {pid}): {doing}, for {seconds:.1f} s")
+                busy.append(f"worker {number} (pid {pid}), {seconds:.1f} s into its task: {doing}")
             elif state == table.STARTING:
                 busy.append(f"worker {number}: loading the pipeline")
         return "; ".join(busy) or "nothing"

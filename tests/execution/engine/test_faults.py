@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import signal
+import sys
 import threading
 from typing import Any
 
@@ -43,6 +44,16 @@ class Untellable(RuntimeError):
 @dataclasses.dataclass(frozen=True)
 class Frozen(Exception):
     code: int
+
+
+class Leaves(RuntimeError):
+    """Ends the process that unpickles it."""
+
+    def __init__(self) -> None:
+        super().__init__("left")
+
+    def __reduce__(self) -> Any:
+        return sys.exit, (3,)
 
 
 def send(error: BaseException) -> BaseException:
@@ -103,6 +114,11 @@ def test_one_that_cannot_travel_is_named(kind: Any) -> None:
     assert kind.__qualname__ in str(back)
     if kind is HoldsALock:
         assert "locked" in str(back)
+
+
+def test_one_whose_unpickling_ends_the_process_does_not() -> None:
+    back = send(Leaves())
+    assert (type(back), str(back)) == (Leaves, "left")
 
 
 def test_causes_travel() -> None:
