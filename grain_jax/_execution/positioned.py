@@ -55,6 +55,9 @@ class Positioned(
     def set_state(self, state: State) -> None:
         """Goes to a position that `get_state` returned.
 
+        Where a stream counts its elements as they come (docs/multihost.md), a run on another number
+        of processes goes on from what it returned on all of them: `{"processes": [...]}`.
+
         Raises:
           StateError: for what is no state, or one of another pipeline; it shows the difference.
         """
