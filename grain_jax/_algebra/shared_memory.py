@@ -24,6 +24,7 @@ import numpy as np
 
 from grain_jax._algebra.containers import freeze
 from grain_jax._values.errors import ClosedError, InvalidTypeError, InvalidValueError
+from grain_jax._values.processes import is_gone
 
 __all__ = ["SharedMemoryDataSource"]
 
@@ -279,21 +280,11 @@ def _sweep() -> None:
     with contextlib.suppress(OSError):
         for name in os.listdir(folder):
             process = name[len(prefix) :].partition("_")[0]
-            if name.startswith(prefix) and process.isdecimal() and _is_gone(int(process)):
+            if name.startswith(prefix) and process.isdecimal() and is_gone(int(process)):
                 link = os.path.join(folder, name)
                 # Others may write into this folder, too, but not in our name.
                 if os.lstat(link).st_uid == os.geteuid():
                     _remove(link)
-
-
-def _is_gone(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return True
-    except (OSError, OverflowError):
-        return False
-    return False
 
 
 @atexit.register

@@ -12,19 +12,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from grain_jax._values import errors
+from grain_jax._values.files import JOINT
 
-__all__ = ["WHOLE", "counts_that_work", "is_joint", "share"]
-
-WHOLE = "processes"
-"""The key of a joint state, which holds the states of all processes in a list."""
+__all__ = ["counts_that_work", "share"]
 
 # Beyond any number of shards, and of batches.
 _MOST, _MOST_BATCHES = 1 << 20, 1 << 50
-
-
-def is_joint(state: Any) -> bool:
-    """Whether a value is the states of all processes together."""
-    return isinstance(state, Mapping) and state.keys() == {WHOLE}
 
 
 def share(state: Mapping[str, Any], shard: tuple[int, int]) -> dict[str, Any]:
@@ -37,7 +30,7 @@ def share(state: Mapping[str, Any], shard: tuple[int, int]) -> dict[str, Any]:
         began the stream cannot be dealt out over so many.
     """
     index, count = shard
-    pieces = _by_shard(state[WHOLE])
+    pieces = _by_shard(state[JOINT])
     one = next(iter(pieces.values()))
     (_, saved), joined = one["shard"], one["joined"]
     missing = [number for number in range(saved) if number not in pieces]
@@ -90,7 +83,7 @@ def counts_that_work(total: int) -> str:
 def _by_shard(states: Any) -> dict[int, dict[str, Any]]:
     """Returns the states by the number of their shard; several may hold the same one."""
     if not isinstance(states, Sequence) or isinstance(states, str) or not states:
-        raise errors.StateError(f"field {WHOLE!r} of the state is no list of states")
+        raise errors.StateError(f"field {JOINT!r} of the state is no list of states")
     pieces: dict[int, dict[str, Any]] = {}
     for place, state in enumerate(states):
         piece = _checked(state, place)

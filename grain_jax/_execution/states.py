@@ -12,7 +12,7 @@ from grain_jax._execution import fingerprint, joining, lending
 from grain_jax._execution.items import Cursor
 from grain_jax._execution.layout import Layout, Position
 from grain_jax._execution.pipeline import Pipeline
-from grain_jax._values import errors
+from grain_jax._values import errors, files
 
 __all__ = ["LARGEST", "brief", "decode", "encode", "number"]
 
@@ -64,7 +64,7 @@ def decode(
     Raises:
       StateError: for anything that is no state, or one that does not fit.
     """
-    if joining.is_joint(state):
+    if files.is_joint(state):
         state = joining.share(state, pipeline.layout.shard)
     if not isinstance(state, Mapping) or "grain_jax" not in state:
         raise errors.StateError(
@@ -170,7 +170,7 @@ def _check_shard(key: str, name: str, state: Mapping[str, Any], layout: Layout) 
         works = joining.counts_that_work(layout.joined * saved[1])
         raise errors.OtherShardError(
             f"{message}restore it on {works}, from the states of all. CheckpointRestore reads "
-            f"these, and set_state takes them as {{{joining.WHOLE!r}: [...]}}."
+            f"these, and set_state takes them as {{{files.JOINT!r}: [...]}}."
         )
     whole = "1 process, from its" if saved[1] == 1 else f"{saved[1]} processes, each from its"
     raise errors.StateError(f"{message}restore it on {whole} own file.")

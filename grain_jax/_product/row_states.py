@@ -13,6 +13,7 @@ import json
 from typing import Any
 
 from grain_jax._values.errors import StateError
+from grain_jax._values.files import JOINT, is_joint
 
 __all__ = ["Saved", "Shape", "with_rows", "without_rows"]
 
@@ -24,7 +25,6 @@ _MOST_ROWS = 1 << 50
 # What says how states of several processes belong together is looked for on the outside.
 _MARKS = ("elastic", "joined")
 _STATE_KEYS = {_ROWS, _SIZES, "source", "base64", *_MARKS}
-_JOINT = "processes"  # the states of all processes together; see `files.read_all_states`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,8 +97,8 @@ def without_rows(state: Any, axes: int) -> tuple[Any, Saved]:
             whole = json.loads(state)
         except (ValueError, RecursionError):
             return state, Saved()
-    if isinstance(whole, dict) and whole.keys() == {_JOINT}:
-        return _without_rows_each(whole[_JOINT], axes, isinstance(state, bytes))
+    if is_joint(whole):
+        return _without_rows_each(whole[JOINT], axes, isinstance(state, bytes))
     if not isinstance(whole, dict) or not {_ROWS} < whole.keys() <= _STATE_KEYS:
         return state, Saved()
     saved = Saved(_lead(whole[_ROWS], axes), _sizes(whole.get(_SIZES)))
@@ -115,15 +115,15 @@ def without_rows(state: Any, axes: int) -> tuple[Any, Saved]:
 
 def _without_rows_each(states: Any, axes: int, as_bytes: bool) -> tuple[Any, Saved]:
     if not isinstance(states, list):
-        raise StateError(f"field {_JOINT!r} of the state is no list of states")
+        raise StateError(f"field {JOINT!r} of the state is no list of states")
     parts = [without_rows(json.dumps(s).encode() if as_bytes else s, axes) for s in states]
     # All processes have batches of the same shape, but one may not have had any.
     saved = next((saved for _, saved in parts if saved.lead is not None), Saved())
     inner = [part for part, _ in parts]
     if not as_bytes:
-        return {_JOINT: inner}, saved
+        return {JOINT: inner}, saved
     try:
-        return json.dumps({_JOINT: list(map(json.loads, inner))}).encode(), saved
+        return json.dumps({JOINT: list(map(json.loads, inner))}).encode(), saved
     except ValueError as error:
         raise StateError(
             f"the states of all processes have no JSON of their source in them ({error})"

@@ -17,11 +17,23 @@ import json
 import os
 import re
 import secrets
+from collections.abc import Mapping
 from typing import Any
 
 from grain_jax._values.errors import InvalidValueError, StateError
 
-__all__ = ["StatePath", "file_name", "read_all_states", "read_state", "write_state"]
+__all__ = [
+    "JOINT",
+    "StatePath",
+    "file_name",
+    "is_joint",
+    "read_all_states",
+    "read_state",
+    "write_state",
+]
+
+JOINT = "processes"
+"""The key of a joint state, which holds the states of all processes in a list."""
 
 StatePath = str | os.PathLike[str]
 
@@ -143,7 +155,12 @@ def read_all_states(directory: StatePath) -> bytes:
             " checkpoint."
         )
     values = [_parse(directory, name, _read(directory, name)) for name in wanted]
-    return json.dumps({"processes": values}).encode()
+    return json.dumps({JOINT: values}).encode()
+
+
+def is_joint(state: Any) -> bool:
+    """Whether a value is the states of all processes together."""
+    return isinstance(state, Mapping) and state.keys() == {JOINT}
 
 
 def _is_remote(directory: StatePath) -> bool:
@@ -252,7 +269,7 @@ def _check_equal(
     if _is_counted(other_value):
         raise StateError(
             f"{other} in {os.fspath(directory)} is that of a process that met an absent record, and"
-            f" has counted for itself since then. Restore with as many processes as saved it."
+            " has counted for itself since then. Restore with as many processes as saved it."
         )
     if isinstance(other_value, dict):
         keys = sorted(

@@ -117,60 +117,50 @@ def along(axis: int) -> Callable[[list[int]], dict[str, np.ndarray]]:
 
 
 class Gaps:
-    """Record 9 is absent, which nobody says before it is read."""
+    """Some of 40 records are absent, which nobody says before they are read."""
+
+    def __init__(self, *absent: int) -> None:
+        self.absent = absent
 
     def __len__(self) -> int:
         return 40
 
     def __getitem__(self, index: int) -> int | None:
-        return None if index == 9 else index
+        return None if index in self.absent else index
+
+
+def in_order(source: Gaps, count: int) -> list[Any]:
+    """The processes of a run that reads its source in order, 8 records in a step."""
+    sampler = grain.samplers.IndexSampler(len(source), num_epochs=1)
+    shards = [ShardOptions(index, count) for index in range(count)]
+    batch = transforms.Batch(8 // count)
+    return [
+        iter(shuffled(batch, source=source, sampler=sampler, shard_options=shard))
+        for shard in shards
+    ]
 
 
 def test_one_process_has_met_an_absent_record_and_others_have_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def run(count: int) -> list[Any]:
-        sampler = grain.samplers.IndexSampler(40, num_epochs=1)
-        shards = [ShardOptions(index, count) for index in range(count)]
-        batch = transforms.Batch(8 // count)
-        return [
-            iter(shuffled(batch, source=Gaps(), sampler=sampler, shard_options=shard))
-            for shard in shards
-        ]
-
-    begun = run(4)
+    begun = in_order(Gaps(9), 4)
     assert step(begun) == [0, 4, 1, 5, 2, 6, 3, 7]
     assert step(begun) == [8, 12, 13, 17, 10, 14, 11, 15]
     save(begun, tmp_path, monkeypatch)
-    restore(again := run(4), tmp_path, monkeypatch)
+    restore(again := in_order(Gaps(9), 4), tmp_path, monkeypatch)
     assert step(again) == step(begun) == [16, 20, 21, 25, 18, 22, 19, 23]
     with pytest.raises(errors.StateError, match=r"process_1-of-4\.json.*met an absent record"):
-        restore(run(2), tmp_path, monkeypatch)
+        restore(in_order(Gaps(9), 2), tmp_path, monkeypatch)
 
 
 def test_all_processes_have_met_absent_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def run(count: int) -> list[Any]:
-        sampler = grain.samplers.IndexSampler(40, num_epochs=1)
-        shards = [ShardOptions(index, count) for index in range(count)]
-        return [
-            iter(shuffled(transforms.Batch(4), source=None8(), sampler=sampler, shard_options=s))
-            for s in shards
-        ]
-
-    begun = run(2)
+    begun = in_order(Gaps(8, 9), 2)
     assert step(begun) == [0, 2, 4, 6, 1, 3, 5, 7]
     assert step(begun) == [10, 12, 14, 16, 11, 13, 15, 17]
     save(begun, tmp_path, monkeypatch)
-    restore(again := run(2), tmp_path, monkeypatch)
+    restore(again := in_order(Gaps(8, 9), 2), tmp_path, monkeypatch)
     assert step(again) == step(begun)
     with pytest.raises(errors.StateError, match="Restore with 2 processes"):
-        restore(run(1), tmp_path, monkeypatch)
-
-
-class None8(Gaps):
-    """Records 8 and 9 are."""
-
-    def __getitem__(self, index: int) -> int | None:
-        return None if index == 8 else super().__getitem__(index)
+        restore(in_order(Gaps(8, 9), 1), tmp_path, monkeypatch)

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 from grain_jax._execution.engine import channel, helper
 from grain_jax._execution.engine.arena import Arena
+from grain_jax._values.processes import is_gone
 
 __all__ = [
     "Handle",
@@ -187,16 +188,6 @@ def keep_alive() -> Handle:
     return Handle()
 
 
-def _exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        pass
-    return True
-
-
 class Helper:
     """The trainer's end of one helper."""
 
@@ -234,7 +225,7 @@ class Helper:
             return self._process.poll() is not None
         if self._handle is not None and not self._handle.alive():
             return True
-        return self.pid != 0 and not _exists(self.pid)  # the kernel reaps it
+        return self.pid != 0 and is_gone(self.pid)  # the kernel reaps it
 
     def stop(self, ready: bool) -> None:
         """Ends it and its workers, in bounded time.
