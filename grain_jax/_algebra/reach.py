@@ -1,0 +1,355 @@
+"""What a pipeline's code can reach: functions, variables of modules, and what objects hold.
+
+Code is followed where it is the user's: outside the standard library, site-packages and this
+package. Of it all is read that it names: globals, attributes of modules, closures, defaults, the
+methods and attributes of objects. What an object holds is reached where some code that is reached
+mentions the name, so that what only a constructor used is not; of objects of libraries, whose code
+is not read, everything is reached.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import dis
+import functools
+import itertools
+import os
+import sys
+import sysconfig
+import types
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+__all__ = ["ATTRIBUTE", "FUNCTION", "PART", "VARIABLE", "Found", "is_users", "reach"]
+
+FUNCTION, VARIABLE, ATTRIBUTE, PART = "function", "variable", "attribute", "part"
+
+# Bounds, for objects of libraries above all: a generator lies near the object that uses it.
+_DEEPEST = 8
+_MOST_PARTS = 1_000
+_MOST = 50_000
+
+_ATOMS = frozenset({bool, int, float, complex, str, bytes, bytearray, range, type(None), type(...)})
+
+_CONTAINERS = (list, tuple, set, frozenset, collections.deque)
+
+# Special methods run without being named in code. Those that make an object have run for one that
+# is there, and those that show or save it run for nobody's records.
+_MAKING = frozenset({"__init__", "__new__", "__post_init__"})
+_SAVING = frozenset({"__repr__", "__str__", "__reduce__", "__reduce_ex__", "__getstate__"})
+
+_DESCRIPTORS = (
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+    types.WrapperDescriptorType,
+    types.MethodDescriptorType,
+    types.ClassMethodDescriptorType,
+)
+
+_LIBRARIES = tuple(
+    os.path.normpath(path) + os.sep
+    for path in {
+        sysconfig.get_path("stdlib"),
+        sysconfig.get_path("platstdlib"),
+        os.path.dirname(os.path.dirname(__file__)),
+    }
+)
+_PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Found:
+    """Something that code can reach.
+
+    Attributes:
+      kind: FUNCTION for a function of the user's; VARIABLE for a variable of a module that code
+        names; ATTRIBUTE for what an object, a class, a closure or a default holds; PART for an
+        element of a container that is one of these.
+      path: what messages call it, such as `module.rng`, `Augment.rng`.
+      value: itself.
+      module: of a VARIABLE or FUNCTION, the name of its module.
+      name: of a VARIABLE, ATTRIBUTE or FUNCTION, its name there.
+    """
+
+    kind: str
+    path: str
+    value: Any
+    module: str = ""
+    name: str = ""
+
+
+def is_users(module: str, file: str | None = None) -> bool:
+    """Whether a module is code of the user's, and no library's.
+
+    Args:
+      module: its name.
+      file: where it lies; None looks it up among the modules that are loaded.
+    """
+    if file is None:
+        file = getattr(sys.modules.get(module), "__file__", None)
+    if file is None:
+        # A notebook has no file, nor has a module that was made by hand.
+        top = module.partition(".")[0]
+        return top not in sys.stdlib_module_names and not top.startswith("_cython_")
+    return _is_users_file(file)
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_users_file(file: str) -> bool:
+    path = os.path.abspath(file)
+    if any(part in path for part in _PACKAGES):
+        return False
+    return not path.startswith(_LIBRARIES)
+
+
+def reach(roots: Iterable[Any]) -> Iterator[Found]:
+    """Yields what functions and objects can reach, each once.
+
+    Args:
+      roots: functions that are called, bound methods among them.
+    """
+    return _Walk().run(roots)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Mentions:
+    """The names in the code of one function, that of functions inside it too.
+
+    Attributes:
+      chains: globals, each with the attributes that are taken of it at once.
+      imports: modules that the code imports, and names from them.
+      names: attributes, and texts that may be some.
+    """
+
+    chains: tuple[tuple[str, ...], ...]
+    imports: tuple[tuple[str, ...], ...]
+    names: frozenset[str]
+
+
+@functools.lru_cache(maxsize=4096)
+def _mentions(code: types.CodeType) -> _Mentions:
+    chains: list[tuple[str, ...]] = []
+    imports: list[tuple[str, ...]] = []
+    names = {text for text in code.co_consts if isinstance(text, str) and text.isidentifier()}
+    chain: list[str] = []
+    imported = ""
+    for instruction in dis.get_instructions(code):
+        kind, name = instruction.opname, instruction.argval
+        if kind in ("EXTENDED_ARG", "CACHE"):
+            continue
+        if kind in ("LOAD_ATTR", "LOAD_METHOD") and chain:
+            chain.append(name)
+            names.add(name)
+            continue
+        if chain:
+            chains.append(tuple(chain))
+            chain = []
+        if kind in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"):
+            chain = [name]
+        elif kind == "IMPORT_NAME":
+            imported = name
+            imports.append((name,))
+        elif kind == "IMPORT_FROM":
+            imports.append((imported, name))
+        elif instruction.opcode in dis.hasname and isinstance(name, str):
+            names.add(name)
+    if chain:
+        chains.append(tuple(chain))
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            inner = _mentions(constant)
+            chains += inner.chains
+            imports += inner.imports
+            names |= inner.names
+    return _Mentions(tuple(chains), tuple(imports), frozenset(names))
+
+
+class _Walk:
+    """One walk: what was met, what is still to be looked at, and which names code has mentioned."""
+
+    def __init__(self) -> None:
+        self._ready: collections.deque[tuple[Found, int]] = collections.deque()
+        self._seen: dict[int, Any] = {}  # with the object, whose number another could get
+        self._variables: set[tuple[int, str]] = set()
+        self._named: set[str] = set()
+        self._waiting: dict[str, list[tuple[Found, int]]] = {}
+
+    def run(self, roots: Iterable[Any]) -> Iterator[Found]:
+        for root in roots:
+            name = getattr(root, "__qualname__", None) or type(root).__qualname__
+            self._look(Found(PART, name, root), 0)
+        while self._ready:
+            found, depth = self._ready.popleft()
+            yield found
+            if found.kind == VARIABLE and not is_users(found.module):
+                continue
+            if len(self._seen) < _MOST:
+                self._look(found, depth + 1)
+
+    def _look(self, found: Found, depth: int) -> None:
+        """Looks into a value."""
+        value = found.value
+        kind = type(value)
+        if kind in _ATOMS or isinstance(value, (np.ndarray, np.generic, types.ModuleType)):
+            return
+        if id(value) in self._seen or depth > _DEEPEST:
+            return
+        self._seen[id(value)] = value
+        if isinstance(value, types.FunctionType):
+            self._look_into_function(value, depth)
+        elif isinstance(value, types.MethodType):
+            self._look(dataclasses.replace(found, value=value.__func__), depth)
+            self._add(Found(PART, found.path, value.__self__), depth)
+        elif isinstance(value, type):
+            if is_users(value.__module__):
+                self._look_into_class(value, depth)
+                self._mention(_MAKING)  # code that names a class makes objects of it
+        elif isinstance(value, dict):
+            self._add_parts(found, value.values(), depth)
+        elif isinstance(value, _CONTAINERS):
+            self._add_parts(found, value, depth)
+        else:
+            self._look_into_object(value, depth)
+
+    def _add(self, found: Found, depth: int, is_named: bool = True) -> None:
+        """Takes something up, at once or when code mentions its name."""
+        if is_named or found.name in self._named:
+            self._ready.append((found, depth))
+        else:
+            self._waiting.setdefault(found.name, []).append((found, depth))
+
+    def _mention(self, names: Iterable[str]) -> None:
+        for name in names:
+            if name not in self._named:
+                self._named.add(name)
+                self._ready.extend(self._waiting.pop(name, ()))
+
+    def _add_parts(self, found: Found, parts: Iterable[Any], depth: int) -> None:
+        for part in itertools.islice(list(parts), _MOST_PARTS):
+            if type(part) not in _ATOMS:
+                self._add(Found(PART, found.path, part), depth)
+
+    def _look_into_function(self, function: types.FunctionType, depth: int) -> None:
+        scope, code = function.__globals__, function.__code__
+        module = scope.get("__name__") or ""
+        held = dict(zip(code.co_freevars, function.__closure__ or (), strict=False))
+        cells = {name: _content(cell) for name, cell in held.items()}
+        names = code.co_varnames[: code.co_argcount]
+        defaults = function.__defaults__ or ()
+        cells |= dict(zip(names[len(names) - len(defaults) :], defaults, strict=True))
+        cells |= function.__kwdefaults__ or {}
+        for name, value in [*cells.items(), *vars(function).items()]:
+            path = f"{function.__qualname__}.{name}"
+            self._add(Found(ATTRIBUTE, path, value, name=name), depth)
+        if not _is_users_function(function):
+            self._mention(_mentions(code).names)
+            return
+        where = f"{module}.{function.__qualname__}"
+        self._ready.append((Found(FUNCTION, where, function, module, function.__qualname__), depth))
+        mentions = _mentions(code)
+        self._mention(mentions.names)
+        modules = [value for value in cells.values() if isinstance(value, types.ModuleType)]
+        for chain in mentions.chains:
+            self._follow(scope, module, chain, depth)
+        for imported, *rest in mentions.imports:
+            source = sys.modules.get(imported)
+            if source is not None:
+                modules.append(source)
+                self._follow(vars(source), imported, rest, depth)
+        for source in modules:
+            for name in mentions.names & vars(source).keys():
+                self._follow(vars(source), source.__name__, [name], depth)
+
+    def _follow(
+        self, scope: Mapping[str, Any], module: str, chain: Iterable[str], depth: int
+    ) -> None:
+        """Takes up a variable, and from modules on the way those of theirs that are meant."""
+        for name in chain:
+            if name not in scope:
+                return
+            value = scope[name]
+            if not isinstance(value, types.ModuleType):
+                if (id(scope), name) not in self._variables:
+                    self._variables.add((id(scope), name))
+                    found = Found(VARIABLE, f"{module}.{name}", value, module, name)
+                    self._add(found, depth)
+                return
+            scope, module = vars(value), value.__name__
+
+    def _look_into_class(self, kind: type, depth: int) -> None:
+        """Takes up the methods and attributes of a class and its bases that code may name."""
+        for base in kind.__mro__:
+            if base is object or base.__module__ in ("abc", "typing", "collections.abc"):
+                continue
+            for name, value in vars(base).items():
+                is_special = name[:2] == "__" and name not in _MAKING
+                if isinstance(value, _DESCRIPTORS) or name in _SAVING:
+                    continue
+                if is_special and not hasattr(value, "__get__"):
+                    continue  # the name of its module, say
+                for inner in _parts_of_descriptor(value):
+                    found = Found(ATTRIBUTE, f"{base.__qualname__}.{name}", inner, name=name)
+                    self._add(found, depth, is_named=is_special)
+
+    def _look_into_object(self, value: Any, depth: int) -> None:
+        if isinstance(value, types.BuiltinFunctionType | types.MethodWrapperType):
+            # A method of what may be a generator.
+            owner = getattr(value, "__self__", None)
+            if owner is not None:
+                self._add(Found(PART, f"{type(owner).__qualname__}.{value.__name__}", owner), depth)
+            return
+        kind = type(value)
+        # The code of a library is not read, so nobody knows what it names.
+        knows = any(is_users(base.__module__) for base in kind.__mro__ if base is not object)
+        for name, held in _attributes(value).items():
+            found = Found(ATTRIBUTE, f"{kind.__qualname__}.{name}", held, name=name)
+            if type(held) not in _ATOMS:
+                self._add(found, depth, is_named=not knows)
+        if knows and id(kind) not in self._seen:
+            self._seen[id(kind)] = kind
+            self._look_into_class(kind, depth)
+
+
+def _is_users_function(function: types.FunctionType) -> bool:
+    scope = function.__globals__
+    return is_users(scope.get("__name__") or "", scope.get("__file__"))
+
+
+def _content(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not bound yet
+        return None
+
+
+def _parts_of_descriptor(value: Any) -> list[Any]:
+    """Returns the functions of a descriptor, or the value itself."""
+    if isinstance(value, staticmethod | classmethod):
+        return [value.__func__]
+    if isinstance(value, property):
+        return [function for function in (value.fget, value.fset) if function is not None]
+    if isinstance(value, functools.cached_property):
+        return [value.func]
+    return [value]
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """Returns what an object holds, without calling code of its class."""
+    held: dict[str, Any] = {}
+    if isinstance(value, functools.partial):
+        held |= {"func": value.func, "args": value.args, "keywords": value.keywords}
+    for base in type(value).__mro__:
+        for name, member in vars(base).items():
+            if isinstance(member, types.MemberDescriptorType):  # a slot
+                try:
+                    held[name] = member.__get__(value)
+                except AttributeError:
+                    continue
+    try:
+        own = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return held
+    return {**held, **own} if isinstance(own, dict) else held
