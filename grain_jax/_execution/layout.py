@@ -17,6 +17,7 @@ from grain_jax._algebra import steps
 from grain_jax._datasets import schedule
 from grain_jax._datasets.plan import Plan, Segment
 from grain_jax._execution.items import Cursor
+from grain_jax._values import errors
 
 __all__ = ["Layout", "Position"]
 
@@ -131,13 +132,33 @@ class Layout:
         return result.within(*self.sampler_shard) if self.sampler_shard[1] > 1 else result
 
     def elements(self, segments: list[Segment]) -> int | None:
-        """Returns how many elements this shard has; None for an endless stream.
-
-        Only for streams of one segment in which every unit gives one element.
-        """
+        """Returns how many elements this shard has; None for an endless stream, or if unknown."""
+        if not _gives_one_each(segments):
+            return None
         lanes = [self.lane(index, self.start, segments[0]) for index in range(self.lanes)]
         units = [lane.units for lane in lanes if lane.units is not None]
         return sum(units) if len(units) == len(lanes) else None
+
+    def length_of(self, what: str, segments: list[Segment]) -> int:
+        """Returns how many elements this shard has.
+
+        Args:
+          what: whose length the user asks for.
+          segments: those that run; empty where what comes behind them makes the number unknown.
+
+        Raises:
+          InvalidTypeError: where nobody can know it.
+        """
+        length = self.elements(segments)
+        if length is None:
+            reason = (
+                "the stream has no end: give the sampler num_epochs"
+                if _gives_one_each(segments)
+                else "a filter, flat_map or operation makes the number of elements unknown, or the "
+                "sampler has no __len__: count them as they come"
+            )
+            raise errors.InvalidTypeError(f"len() of this {what} is unknown; {reason}.")
+        return length
 
     def batch_rows(self, plan: Plan, base: int) -> tuple[int, int | None] | None:
         """Returns rows of a full batch and of the last one here, where they are known.
@@ -218,3 +239,8 @@ class Layout:
         steps = -(-done // unit)
         reached = position.base + steps * unit * self.shard[1]
         return reached if self.end is None else min(reached, self.end)
+
+
+def _gives_one_each(segments: list[Segment]) -> bool:
+    """Whether every unit of a stream gives one element."""
+    return len(segments) == 1 and segments[0].counted

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 import json
 import types
 import warnings
@@ -170,6 +171,7 @@ class Serial:
     def _started(self) -> Records:
         if self._stream is None:
             self._live = []
+            self._where = "its start"
             stream = self._records()
             for stage in self._stages:
                 if isinstance(stage, Own):
@@ -183,7 +185,6 @@ class Serial:
         return self._stream
 
     def _records(self) -> Records:
-        self._where = "its start"
         while True:
             try:
                 item = self.pipeline.next_item()
@@ -202,10 +203,11 @@ class Serial:
         try:
             outputs = iter(live(stream))
         except Exception as error:
-            _reraise(stage, error, "its start")
+            _reraise(stage, error, "its start", has_yielded=False)
         return self._watched(stage, outputs)
 
     def _watched(self, stage: Own, outputs: Records) -> Records:
+        has_yielded = False
         try:
             for record in outputs:
                 if not isinstance(record, records.Record):
@@ -214,25 +216,33 @@ class Serial:
                         "grain_jax.Record(metadata, data)."
                     )
                 yield record
+                has_yielded = True
         except Exception as error:
             if error is self._upstream_error:
                 raise
-            _reraise(stage, error, self._where)
+            _reraise(stage, error, self._where, has_yielded)
 
 
-def _reraise(stage: Own, error: Exception, where: str) -> NoReturn:
-    """Raises what an operation raised, located; says what a plain function is taken for."""
+def _reraise(stage: Own, error: Exception, where: str, has_yielded: bool) -> NoReturn:
+    """Raises what an operation raised, located; says what one is, where that may not be known."""
     try:
         faults.reraise(error, stage.title, where)
     except Exception as located:
-        if not isinstance(stage.operation, types.FunctionType):
-            raise
-        faults.add_note(
-            located,
-            "A function among the operations is called once, with an iterator of records. To "
-            "change each element, derive from grain_jax.transforms.Map, or use MapDataset.map.",
-        )
+        if not has_yielded and not _is_generator(stage.operation):
+            faults.add_note(
+                located,
+                "A function, or any callable, among the transformations or operations of a loader "
+                "is called once, with an iterator of records. To call it with each element, write "
+                "grain_jax.python.MapOperation(function), derive from grain_jax.transforms.Map, or "
+                "use MapDataset.map.",
+            )
         raise
+
+
+def _is_generator(operation: Any) -> bool:
+    """Whether a callable of the user's is meant to be one that yields."""
+    is_function = isinstance(operation, types.FunctionType | types.MethodType)
+    return inspect.isgeneratorfunction(operation if is_function else type(operation).__call__)
 
 
 def _as_json(stage: Own, state: Any) -> Any:

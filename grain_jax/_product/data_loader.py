@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from grain_jax._algebra import access, index_maps, operations, samplers, sources, steps, transforms
 from grain_jax._datasets import iterators, nodes, roots, sampled
-from grain_jax._datasets.plan import Plan
+from grain_jax._datasets.plan import Plan, Segment
 from grain_jax._execution import workers
 from grain_jax._execution.layout import Layout
 from grain_jax._execution.serial import Own
@@ -123,18 +123,11 @@ class DataLoader(closing.Closing):
         Raises:
           InvalidTypeError: where nobody can know it.
         """
-        segments = self._plan.segments()
-        known = len(segments) == 1 and segments[0].counted and not self._stages
-        length = self._layout.elements(segments) if known else None
-        if length is None:
-            reason = (
-                "the stream has no end: give the sampler num_epochs"
-                if known
-                else "a filter, flat_map or operation makes the number of elements unknown, or the "
-                "sampler has no __len__: count them as they come"
-            )
-            raise errors.InvalidTypeError(f"len() of this loader is unknown; {reason}.")
-        return length
+        return self._layout.length_of("loader", self._segments())
+
+    def __bool__(self) -> bool:
+        """False only for a loader that is known to yield nothing."""
+        return self._layout.elements(self._segments()) != 0
 
     def epochs(self, start: int = 0) -> Iterator[DataLoaderIterator]:
         """Yields one iterator per epoch: each has the order of its epoch, and ends with it.
@@ -144,9 +137,11 @@ class DataLoader(closing.Closing):
 
         Raises:
           InvalidTypeError: for a sampler of the user's own, which does not say what an epoch is.
+          InvalidValueError: if an epoch by itself is too short to yield anything.
         """
         options.check_count("start", start, minimum=0)
-        layouts = _epoch_layouts(self._sampler, self._layout, start)
+        records, layouts = _epoch_layouts(self._sampler, self._layout, start)
+        self._check_epoch(records)
         return map(self._iterate, layouts)
 
     def close(self) -> None:
@@ -155,6 +150,26 @@ class DataLoader(closing.Closing):
         for iterator in list(self._iterators):
             iterator.close()
         self._keeper.close()
+
+    def _segments(self) -> list[Segment]:
+        """Returns the segments that count elements; none where an operation makes it unknown."""
+        return [] if self._stages else self._plan.segments()
+
+    def _check_epoch(self, records: int) -> None:
+        """Refuses epochs of so many records that yield nothing, on any shard of the loader."""
+        # The first shard has most of what does not divide.
+        shard = (0, self._layout.shard[1])
+        epoch = dataclasses.replace(self._layout, start=0, length=records, shard=shard)
+        segments = self._segments()
+        if epoch.elements(segments) == 0:
+            count = shard[1] * epoch.lanes
+            several = f", dealt out over {count} shards or lanes" if count > 1 else ""
+            raise errors.InvalidValueError(
+                f"an epoch by itself yields nothing: drop_remainder drops all of its {records} "
+                f"records{several}, which do not fill one batch of {segments[0].unit}. Use a "
+                "smaller batch or drop_remainder=False; or iterate over the loader instead, where "
+                "batches reach from one epoch into the next."
+            )
 
     def _iterate(self, layout: Layout) -> DataLoaderIterator:
         iterator = DataLoaderIterator(self, None)
@@ -344,8 +359,8 @@ def _check_random(step: steps.RandomStep, sampler: Any) -> None:
     )
 
 
-def _epoch_layouts(sampler: Any, layout: Layout, epoch: int) -> Iterator[Layout]:
-    """Returns the layout of each epoch from `epoch` on."""
+def _epoch_layouts(sampler: Any, layout: Layout, epoch: int) -> tuple[int, Iterator[Layout]]:
+    """Returns the records of an epoch, and the layout of each epoch from `epoch` on."""
     if not isinstance(sampler, _BUILT_IN):
         raise errors.InvalidTypeError(
             f"epochs() needs a sampler that knows its epochs, and {type(sampler).__name__} is "
@@ -359,7 +374,7 @@ def _epoch_layouts(sampler: Any, layout: Layout, epoch: int) -> Iterator[Layout]
     else:
         records = sampler.length
     numbers = itertools.count(epoch) if count is None else range(epoch, count)
-    return (
+    return records, (
         dataclasses.replace(layout, start=number * records, length=(number + 1) * records)
         for number in numbers
     )

@@ -141,6 +141,9 @@ class DeviceIterator(AheadIterator[Any]):
             )
         return self._length
 
+    def __bool__(self) -> bool:
+        return True  # as any iterator, with or without a length
+
     @property
     def element_spec(self) -> Any:
         """The tree of a global batch: a `jax.ShapeDtypeStruct` with its sharding for each array.
@@ -232,6 +235,10 @@ class DeviceDataset:
 
     def __len__(self) -> int:
         return len(self._source)  # type: ignore[arg-type]
+
+    def __bool__(self) -> bool:
+        """False only where the source is known to be empty."""
+        return known_length(self._source) != 0
 
 
 def _detach(element: Any) -> Any:

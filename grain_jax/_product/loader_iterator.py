@@ -74,6 +74,18 @@ class DataLoaderIterator(Positioned[Any, bytes]):
         if state is not None:
             self._go_to(state)
 
+    def __len__(self) -> int:
+        """The number of elements of the whole pass, wherever the iterator stands.
+
+        Raises:
+          InvalidTypeError: where nobody can know it.
+        """
+        segments = [] if self._serial else self._pipeline.segments
+        return self._pipeline.layout.length_of("iterator", segments)
+
+    def __bool__(self) -> bool:
+        return True  # as any iterator, with or without a length
+
     def __repr__(self) -> str:
         return f"DataLoaderIterator(state={self._state().decode()})"
 

@@ -1,0 +1,225 @@
+"""What users write at the call, and what they meet: lengths, truth, functions, errors."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import grain_jax as grain
+from grain_jax import errors, transforms
+from tests.cases import callables
+from tests.product.pieces import Odd, plain
+
+Batch = transforms.Batch
+IndexSampler = grain.samplers.IndexSampler
+DEVICE = jax.devices()[0]
+pytestmark = pytest.mark.usefixtures("no_process_left")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def processes_are_kept() -> Iterator[None]:
+    """What all loaders share stays, which makes each start in milliseconds."""
+    with grain.load([0], worker_count=1) as idle:
+        iter(idle)
+        yield
+
+
+def _loader(*operations: Any, records: int = 10, epochs: int | None = 1, **more: Any) -> Any:
+    return grain.DataLoader(
+        data_source=range(records),
+        sampler=IndexSampler(records, num_epochs=epochs),
+        operations=operations,
+        **more,
+    )
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_is_true_where_its_length_is_unknown(workers: int) -> None:
+    with (
+        _loader(Batch(2), epochs=None, worker_count=workers) as endless,
+        _loader(Odd(), worker_count=workers) as filtered,
+    ):
+        for loader in (endless, filtered):
+            assert loader
+            assert iter(loader)
+            assert grain.prefetch_to_device(loader, DEVICE)
+            assert grain.experimental.device_put(loader, DEVICE)
+            with pytest.raises(TypeError, match="unknown"):
+                len(loader)
+
+
+def test_a_loader_of_nothing_is_false_and_its_iterator_is_not() -> None:
+    nothing = _loader(Batch(20, drop_remainder=True))
+    assert len(nothing) == 0
+    assert not nothing
+    assert not grain.experimental.device_put(nothing, DEVICE)
+    iterator = iter(nothing)
+    assert len(iterator) == 0
+    assert iterator
+    assert grain.prefetch_to_device(nothing, DEVICE)
+
+
+def test_endless_datasets_are_true() -> None:
+    dataset = grain.MapDataset.range(4).repeat()
+    assert dataset
+    assert iter(dataset)
+    stream = dataset.to_iter_dataset().filter(lambda x: x > 2)
+    assert stream
+    assert iter(stream)
+    assert grain.prefetch_to_device(stream.batch(2), DEVICE)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("drop", [False, True])
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_the_length_of_each_epoch(workers: int, drop: bool, lanes: int) -> None:
+    with _loader(Batch(3, drop), epochs=3, lanes=lanes, worker_count=workers) as loader:
+        per_lane = [5, 5] if lanes == 2 else [10]
+        expected = sum(n // 3 if drop else -(-n // 3) for n in per_lane)
+        for epoch in loader.epochs():
+            assert len(epoch) == expected
+            next(epoch)
+            assert len(epoch) == expected  # of the whole pass, as behind the device stage
+            assert len(list(epoch)) == expected - 1
+        iterator = iter(loader)
+        assert len(iterator) == len(loader)
+
+
+def test_the_length_of_an_iterator_goes_with_the_device_stage() -> None:
+    for epoch in _loader(Batch(4), epochs=2).epochs():
+        with grain.prefetch_to_device(epoch, DEVICE, remainder="drop") as batches:
+            assert len(batches) == 2
+            assert len(list(batches)) == 2
+
+
+def test_the_length_of_an_epoch_is_unknown_behind_a_filter() -> None:
+    (epoch,) = _loader(Odd(), Batch(2)).epochs()
+    with pytest.raises(TypeError, match=r"len\(\) of this iterator is unknown; a filter"):
+        len(epoch)
+
+
+def test_epochs_that_would_be_empty_are_refused() -> None:
+    loader = _loader(Batch(16, drop_remainder=True), epochs=None)
+    with pytest.raises(errors.InvalidValueError) as caught:
+        loader.epochs()
+    assert str(caught.value) == (
+        "an epoch by itself yields nothing: drop_remainder drops all of its 10 records, which do "
+        "not fill one batch of 16. Use a smaller batch or drop_remainder=False; or iterate over "
+        "the loader instead, where batches reach from one epoch into the next."
+    )
+    assert plain(next(iter(loader))) == [*range(10), *range(6)]
+
+
+@pytest.mark.parametrize(
+    ("records", "shards", "drop", "even", "refused"),
+    [
+        (10, 2, True, False, True),  # 5 for each of two, and batches of 6
+        (12, 2, True, False, False),
+        (10, 2, False, False, False),
+        (2, 3, False, True, True),  # nothing is left that divides evenly
+        (2, 3, False, False, False),  # two shards have a record, the third has none
+    ],
+)
+def test_epochs_of_shards_that_would_be_empty(
+    records: int, shards: int, drop: bool, even: bool, refused: bool
+) -> None:
+    found: list[int] = []
+    for index in range(shards):
+        loader = _loader(
+            Batch(6, drop),
+            records=records,
+            epochs=2,
+            shard_options=grain.sharding.ShardOptions(index, shards, even),
+        )
+        if refused:
+            with pytest.raises(errors.InvalidValueError, match=f"dealt out over {shards} shards"):
+                loader.epochs()
+        else:
+            found += [int(row) for epoch in loader.epochs() for batch in epoch for row in batch]
+    assert sorted(found) == ([] if refused else sorted([*range(records)] * 2))
+
+
+CALLABLES = {
+    "lambda": lambda element: element + 1,
+    "partial": functools.partial(callables.plus, 1),
+    "method": callables.Adds().add,
+    "object": callables.Adds(),
+    "jitted": jax.jit(lambda element: element + 1),
+    "cached": callables.cached,
+    "universal function": np.positive,
+    "vectorized": np.vectorize(lambda element: element + 1),
+    "builtin": abs,
+    "array function": np.asarray,
+    "dict": lambda element: {"x": element},
+    "nothing": lambda element: None,
+}
+
+
+@pytest.mark.filterwarnings("ignore:Python iterable type 'generator' is treated as a leaf")
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", CALLABLES)
+def test_any_callable_among_the_transformations_gets_the_hint(kind: str, workers: int) -> None:
+    with (
+        grain.load([1, 2], transformations=[CALLABLES[kind]], worker_count=workers) as loader,
+        pytest.raises(TypeError) as caught,
+    ):
+        next(iter(loader))
+    first, hint = caught.value.__notes__[-2:]
+    assert first.startswith("in step 1: operation(")
+    assert "at its start" in first
+    assert hint == (
+        "A function, or any callable, among the transformations or operations of a loader is "
+        "called once, with an iterator of records. To call it with each element, write "
+        "grain_jax.python.MapOperation(function), derive from grain_jax.transforms.Map, or use "
+        "MapDataset.map."
+    )
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", CALLABLES)
+def test_what_the_hint_says_works_with_any_callable(kind: str, workers: int) -> None:
+    function = CALLABLES[kind]
+    operation = grain.python.MapOperation(function)
+    options = grain.MultiprocessingOptions(num_workers=workers)
+    stream = grain.MapDataset.source([1, 2]).map(function).to_iter_dataset().mp_prefetch(options)
+    with grain.load([1, 2], num_epochs=1, transformations=[operation], worker_count=workers) as it:
+        for elements in (it, stream):
+            if kind == "nothing":
+                with pytest.raises(ValueError, match="returned None"):
+                    list(elements)
+            else:
+                assert list(elements) == [function(1), function(2)]
+
+
+@pytest.mark.parametrize("given", [str, int, callables.Adds])
+def test_a_class_among_the_transformations_is_refused(given: type) -> None:
+    with pytest.raises(errors.InvalidTypeError, match="is no transformation"):
+        grain.load([1, 2], transformations=[given])
+
+
+def test_an_operation_that_fails_later_gets_no_hint() -> None:
+    class Fails:
+        def __call__(self, stream: Iterator[Any]) -> Iterator[Any]:
+            return map(self._one, stream)
+
+        def _one(self, record: Any) -> Any:
+            if record.data == 2:
+                raise OSError("disk")
+            return record
+
+    def fails(stream: Iterator[Any]) -> Iterator[Any]:
+        for _ in stream:
+            raise OSError("disk")
+        yield
+
+    for operation, before in ((Fails(), [1]), (fails, [])):
+        iterator = iter(grain.load([1, 2], transformations=[operation]))
+        assert [next(iterator) for _ in before] == before
+        with pytest.raises(OSError, match="disk") as caught:
+            next(iterator)
+        assert len(caught.value.__notes__) == 1
