@@ -10,18 +10,29 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def run(folder: Path, text: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
-    """Runs `text` as `script.py` in `folder` and returns what it printed."""
+def run(
+    folder: Path, text: str, timeout: float = 60, warn: str = "error", **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Runs `text` as `script.py` in `folder` and returns what it printed.
+
+    Args:
+      folder: where the script lies and runs.
+      text: the script.
+      timeout: seconds.
+      warn: what the interpreter does with warnings.
+      environment: further variables.
+    """
     script = folder / "script.py"
     script.write_text(textwrap.dedent(text))
     return subprocess.run(
-        [sys.executable, "-W", "error", str(script)],
+        [sys.executable, "-W", warn, str(script)],
         cwd=folder,
         env={
             "PYTHONPATH": str(ROOT),
             "PATH": "/usr/bin:/bin",
             "JAX_PLATFORMS": "cpu",
             "HOME": str(folder),
+            **environment,
         },
         capture_output=True,
         text=True,

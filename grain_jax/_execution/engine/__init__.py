@@ -10,6 +10,7 @@ starts the next: trainer, zygote (one per trainer), helper (one per pool), worke
     slots.py     which slots are free, which lent; the byte budget
     launch.py    start and share the zygote, the environment of workers, `keep_alive`, `supported`
     helper.py    the zygote and the helper: start workers, report deaths, end with the trainer
+    imports.py   which modules a pipeline names, whether a fork after their import is safe
     worker.py    one worker: take a task, run it, answer
     orphans.py   workers whose helper is gone, until they are gone, too
     table.py     what each worker is doing, readable after its death

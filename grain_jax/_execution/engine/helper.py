@@ -1,9 +1,11 @@
 """The processes between the trainer and its workers.
 
 The *zygote*, one per trainer, holds numpy and the engine, never user code, and has one thread: it
-forks a *helper* for each pool in milliseconds. The helper starts workers, reports their deaths, and
-ends them. Both look twice a second whether the trainer still lives: the end of file alone is not
-enough, since a forked child of the trainer keeps the sockets open.
+forks a *helper* for each pool in milliseconds. The helper imports modules that all workers need,
+starts workers, reports their deaths, and ends them. Each worker loads the pipeline itself, so that
+no fork shares an open file or an inner state; a helper in which imports have left such is replaced
+by one that imports nothing. Both look twice a second whether the trainer still lives: the end of
+file alone is not enough, since a forked child of the trainer keeps the sockets open.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from grain_jax._execution.engine import channel
+from grain_jax._execution.engine import channel, imports
 
 __all__ = ["FORCED", "PARCEL_HEAD", "command", "main", "read_settings"]
 
@@ -182,7 +184,6 @@ class _Helper:
         self.results = channel.adopt(results)
         self.settings = read_settings(self.parcel)
         self.workers: dict[int, int] = {}  # process id -> number
-        self.loaded: Any = None
 
     def say(self, *message: Any) -> None:
         """Sends one message to the trainer."""
@@ -194,7 +195,7 @@ class _Helper:
         if self.mode == "fresh":
             self.say("hello", os.getpid())
         _take_over(self.settings)
-        if self.mode == "fork_loaded" and not self._load():
+        if self.mode == "fork_imported" and not self._import():
             return
         wake, woken = self.wakes = socket.socketpair()
         for end in (wake, woken):
@@ -210,20 +211,13 @@ class _Helper:
             self._end_workers()
             self.say("bye")  # datagram sockets have no end of file
 
-    def _load(self) -> bool:
-        from grain_jax._execution.engine import faults, parcel
-
-        try:
-            self.loaded = parcel.unpack(self.parcel, self.settings["token"])
-        except BaseException as error:
-            data = faults.pack_exception(error, None)
-            if len(data) > channel.LIMIT // 2:
-                data = faults.shorten(data, channel.LIMIT // 2)
-            self.say("failed", data)
-            return False
-        threads = _threads()
-        if threads > 1:
-            self.say("unsafe", threads)
+    def _import(self) -> bool:
+        """Imports what all workers need; whether they can be forked after that."""
+        before = imports.Traces()
+        imports.import_all(self.settings["modules"])
+        unsafe = before.unsafe()
+        if unsafe:
+            self.say("unsafe", unsafe)
             return False
         gc.freeze()
         return True
@@ -270,7 +264,6 @@ class _Helper:
             self.tasks,
             self.results,
             self.arena,
-            self.loaded,
             self.parcel,
         )
 
@@ -300,13 +293,6 @@ class _Helper:
             os.waitpid(pid, 0)
 
 
-def _threads() -> int:
-    try:
-        return len(os.listdir("/proc/self/task"))
-    except OSError:
-        return 2  # unknown: do not fork
-
-
 def _fresh_worker(helper: int, number: int, row: int, *descriptors: int) -> None:
     from grain_jax._execution.engine import worker
 
@@ -318,7 +304,7 @@ def _fresh_worker(helper: int, number: int, row: int, *descriptors: int) -> None
     arena, file = descriptors[2:]
     settings = read_settings(file)
     _take_over(settings)
-    worker.work(number, row, settings, tasks, results, arena, None, file)
+    worker.work(number, row, settings, tasks, results, arena, file)
 
 
 def _watch_parent(parent: int) -> None:

@@ -15,9 +15,11 @@ from collections.abc import Sequence
 
 from grain_jax._execution.engine import channel, helper
 from grain_jax._execution.engine.arena import Arena
+from grain_jax._values.errors import InvalidValueError
 from grain_jax._values.processes import is_gone
 
 __all__ = [
+    "MODES",
     "Handle",
     "Helper",
     "default_mode",
@@ -27,6 +29,8 @@ __all__ = [
     "settings",
     "supported",
 ]
+
+MODES = ("fork_imported", "fork_first", "fresh")
 
 # Flags that change what jax computes; workers get them as environment variables.
 _JAX_FLAGS = (
@@ -305,7 +309,12 @@ class Helper:
 def default_mode() -> str:
     """Returns how workers start where nobody says."""
     chosen = os.environ.get("GRAIN_JAX_ENGINE_MODE")
-    return chosen or ("fork_loaded" if sys.platform == "linux" else "fresh")
+    if chosen and chosen not in MODES:
+        raise InvalidValueError(
+            f"GRAIN_JAX_ENGINE_MODE={chosen} is no way to start workers. Set it to one of "
+            f"{', '.join(MODES)}."
+        )
+    return chosen or ("fork_imported" if sys.platform == "linux" else "fresh")
 
 
 def settings(

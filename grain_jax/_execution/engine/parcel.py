@@ -13,20 +13,21 @@ from typing import Any
 
 import cloudpickle
 
-from grain_jax._execution.engine import arena, culprit, wire
+from grain_jax._execution.engine import arena, culprit, imports, wire
 from grain_jax._values.errors import InvalidTypeError
 
-__all__ = ["pack", "unpack"]
+__all__ = ["Parcel", "pack"]
 
 _LARGE = 1 << 20  # bytes; smaller buffers travel inside the pickle
 _HEAD = struct.Struct("<QQQ")  # lengths of the settings, the places of buffers, the pickle
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc, unused-ignore]
-    """Notes every class and function that travels by value, and keeps large buffers apart."""
+    """Notes what travels by value and which modules are named, and keeps large buffers apart."""
 
     def __init__(self, file: io.BytesIO) -> None:
         self.by_value: list[Any] = []
+        self.modules: dict[str, None] = {}  # in the order of their first use
         self.large: list[memoryview] = []
         cloudpickle.Pickler.__init__(self, file, 5, functools.partial(_keep, self.large))
 
@@ -40,6 +41,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc, unused-ignore]
             closed = isinstance(obj, types.FunctionType) and obj.__closure__
             if isinstance(obj, type | types.FunctionType) and not closed:
                 self.by_value.append(obj)
+        elif name := imports.module_of(obj):
+            self.modules[name] = None
         return reduced
 
 
@@ -51,35 +54,33 @@ def _keep(large: list[memoryview], buffer: pickle.PickleBuffer) -> bool:
     return False
 
 
-def pack(program: Any, settings: dict[str, Any], token: str) -> tuple[int, wire.Registry, int]:
+def pack(
+    program: Any, init: Any, settings: dict[str, Any], token: str
+) -> tuple[int, wire.Registry, tuple[str, ...]]:
     """Writes a program to a memory file.
 
     Args:
         program: whatever the workers are to run.
+        init: what is loaded before the program, and by itself.
         settings: plain values for the helper, readable without loading the program.
         token: the name of the registry, unique in the trainer.
 
     Returns:
-        The descriptor of the file, the registry of what the script defines, and a number that is
-        the same for the same program.
+        The descriptor of the file, the registry of what the script defines, and the modules that
+        loading imports.
 
     Raises:
         InvalidTypeError: part of the program does not pickle; the text names it.
     """
     file = io.BytesIO()
     pickler = _Pickler(file)
-    try:
-        pickler.dump(program)
-        by_value = list(pickler.by_value)
-        pickler.dump(by_value)
-    except Exception as error:
-        what = culprit.describe(program)
-        raise InvalidTypeError(
-            f"the pipeline cannot be sent to worker processes: {what}: {error}. Make it "
-            "inside the function that uses it, on first use, or use worker_count=0."
-        ) from error
+    _dump(pickler, init, "worker_init_fn")
+    _dump(pickler, program, "the pipeline")
+    by_value = list(pickler.by_value)
+    pickler.dump(by_value)
+    modules = tuple(pickler.modules)
     body = file.getbuffer()
-    plain = pickle.dumps({**settings, "token": token}, 5)
+    plain = pickle.dumps({**settings, "token": token, "modules": modules}, 5)
     places, at = [], 0
     for raw in pickler.large:
         places.append((at, raw.nbytes))
@@ -100,7 +101,17 @@ def pack(program: Any, settings: dict[str, Any], token: str) -> tuple[int, wire.
     except BaseException:
         os.close(descriptor)
         raise
-    return descriptor, wire.Registry(token, by_value), hash(file.getvalue())
+    return descriptor, wire.Registry(token, by_value), modules
+
+
+def _dump(pickler: _Pickler, part: Any, name: str) -> None:
+    try:
+        pickler.dump(part)
+    except Exception as error:
+        raise InvalidTypeError(
+            f"{name} cannot be sent to worker processes: {culprit.describe(part)}: {error}. Make "
+            "it inside the function that uses it, on first use, or use worker_count=0."
+        ) from error
 
 
 def _buffers_start(*lengths: int) -> int:
@@ -122,23 +133,33 @@ def _read(descriptor: int, offset: int, size: int) -> bytes:
     return b"".join(parts)
 
 
-def unpack(descriptor: int, token: str) -> tuple[Any, wire.Registry]:
-    """Loads the program of a parcel.
+class Parcel:
+    """A parcel in the process that loads it.
 
     Large arrays lie on the file itself, shared between all workers until one writes to them.
     """
-    lengths = _HEAD.unpack(os.pread(descriptor, _HEAD.size, 0))
-    plain, index, body = lengths
-    at = _HEAD.size + plain
-    places = pickle.loads(os.pread(descriptor, index, at))
-    start = _buffers_start(*lengths)
-    buffers: list[Any] = []
-    if places:
-        size = start + places[-1][0] + places[-1][1]
-        memory = arena.memory_over(arena.map_file(descriptor, 0, size, private=True), size)
-        for offset, length in places:
-            buffers.append(memory.data[start + offset : start + offset + length])
-    file = io.BytesIO(_read(descriptor, at + index, body))
-    unpickler = pickle.Unpickler(file, buffers=buffers)
-    program = unpickler.load()
-    return program, wire.Registry(token, unpickler.load())
+
+    def __init__(self, descriptor: int, token: str) -> None:
+        lengths = _HEAD.unpack(os.pread(descriptor, _HEAD.size, 0))
+        plain, index, body = lengths
+        at = _HEAD.size + plain
+        places = pickle.loads(os.pread(descriptor, index, at))
+        start = _buffers_start(*lengths)
+        buffers: list[Any] = []
+        if places:
+            size = start + places[-1][0] + places[-1][1]
+            memory = arena.memory_over(arena.map_file(descriptor, 0, size, private=True), size)
+            for offset, length in places:
+                buffers.append(memory.data[start + offset : start + offset + length])
+        file = io.BytesIO(_read(descriptor, at + index, body))
+        self._token = token
+        self._unpickler = pickle.Unpickler(file, buffers=buffers)
+
+    def load_init(self) -> Any:
+        """Loads what comes before the program; once, and first."""
+        return self._unpickler.load()
+
+    def load_program(self) -> tuple[Any, wire.Registry]:
+        """Loads the program, once."""
+        program = self._unpickler.load()
+        return program, wire.Registry(self._token, self._unpickler.load())

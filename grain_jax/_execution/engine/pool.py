@@ -24,7 +24,7 @@ __all__ = ["Bundle", "Pool", "Program"]
 _LOOK = 0.5  # seconds; the longest wait before looking whether the helper still lives
 _pools: weakref.WeakSet[Pool] = weakref.WeakSet()
 _numbers = itertools.count()
-_unsafe: set[int] = set()  # programs that have started threads as they were loaded
+_unsafe: set[tuple[str, ...]] = set()  # modules after whose import no worker can be forked
 
 
 class Program(Protocol):
@@ -50,12 +50,13 @@ class Pool:
         buffer: results that each worker may be ahead by.
         slot_budget_bytes: shared memory for results; beyond it, `Bundle.load` copies. None: an
             eighth of the machine's memory, at most 2 GiB.
-        mode: how workers start: "fork_loaded" (the program is loaded once), "fork_first" (each
-            worker loads it), "fresh" (new interpreters), or "auto": "fork_loaded" on Linux, "fresh"
-            elsewhere. A program that starts threads as it loads turns the first into the second.
+        mode: how workers start: "fork_imported" (modules are imported once, before the fork),
+            "fork_first" (each worker imports them), "fresh" (new interpreters), or "auto":
+            "fork_imported" on Linux, "fresh" elsewhere. An `init`, and modules that start threads
+            or leave files open, turn the first into the second. Each worker loads the program.
         max_worker_restarts: how often a task is tried again after the death of its worker.
         stall_timeout: seconds without any answer after which `result` raises; None waits.
-        init: called once in every worker as `init(number, workers)`.
+        init: called as `init(number, workers)` once in every worker, before it loads the program.
 
     Raises:
         InvalidTypeError: the program does not pickle.
@@ -99,13 +100,14 @@ class Pool:
             rows = 2 * workers  # the second half for the time after a helper's death
             cells = table.Table(self._arena, rows)
             budget = slots.default_budget() if slot_budget_bytes is None else slot_budget_bytes
-            self._parcel, registry, self._key = parcel.pack(
-                (program, init),
+            self._parcel, registry, self._modules = parcel.pack(
+                program,
+                init,
                 launch.settings(self._arena, workers, rows, stall_timeout),
                 f"{self._owner}-{next(_numbers)}",
             )
             undo.callback(os.close, self._parcel)
-            if self.mode == "fork_loaded" and self._key in _unsafe:
+            if self.mode == "fork_imported" and (init is not None or self._modules in _unsafe):
                 self.mode = "fork_first"
             self._ledger = ledger.Ledger(
                 self._arena,
@@ -302,7 +304,7 @@ class Pool:
             self._ledger.last_report = time.monotonic()
         elif what == "unsafe":
             unsafe = self._helper
-            _unsafe.add(self._key)
+            _unsafe.add(self._modules)
             self.mode = "fork_first"
             self._start_helper()
             unsafe.stop(ready=False)  # after the start, so that the zygote stays

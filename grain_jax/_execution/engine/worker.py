@@ -182,6 +182,16 @@ def _flush_lines() -> None:
             reconfigure(line_buffering=True)
 
 
+def _initialise(init: Any, number: int, workers: int) -> None:
+    if init is None:
+        return
+    try:
+        init(number, workers)
+    except BaseException as error:
+        values_faults.add_note(error, f"worker_init_fn({number}, {workers}) raised this.")
+        raise
+
+
 def work(
     number: int,
     row: int,
@@ -189,8 +199,7 @@ def work(
     tasks: socket.socket,
     results: socket.socket,
     arena_descriptor: int,
-    loaded: Any = None,
-    parcel_descriptor: int = -1,
+    parcel_descriptor: int,
 ) -> None:
     """Is a worker, from its start to its end.
 
@@ -201,8 +210,7 @@ def work(
         tasks: where all workers of the pool take tasks.
         results: where all of them report.
         arena_descriptor: the arena's file.
-        loaded: the program and its registry, where the helper has loaded them.
-        parcel_descriptor: the parcel, where this worker loads it.
+        parcel_descriptor: the parcel.
     """
     arena = Arena(arena_descriptor, settings["stride"], settings["slots"], settings["on_disk"])
     table = Table(arena, settings["rows"])
@@ -213,11 +221,10 @@ def work(
         watched = (table, row, settings["stall_timeout"] / 4, threading.get_ident())
         threading.Thread(target=_watch, args=watched, name="grain_jax watch", daemon=True).start()
     try:
-        if loaded is None:
-            loaded = parcel.unpack(parcel_descriptor, settings["token"])
-        (worker.program, init), worker.registry = loaded
-        if init is not None:
-            init(number, settings["workers"])
+        content = parcel.Parcel(parcel_descriptor, settings["token"])
+        _initialise(content.load_init(), number, settings["workers"])
+        worker.program, worker.registry = content.load_program()
+        del content
     except BaseException as error:
         data = faults.pack_exception(error, worker.registry)
         if len(data) > _INLINE:

@@ -24,8 +24,15 @@ class Call:
         return function(inputs, allocate, *arguments)
 
 
+class Holding(Call):
+    """Holds something that travels with it."""
+
+    def __init__(self, held: Any) -> None:
+        self.held = held
+
+
 class Threaded(Call):
-    """Starts a thread when it is loaded, which makes a fork after that unsafe."""
+    """Starts a thread when it is loaded."""
 
     def __init__(self) -> None:
         self.loads = 0

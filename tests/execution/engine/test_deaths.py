@@ -17,7 +17,7 @@ from grain_jax._values.errors import ClosedError, WorkerError
 from tests.conftest import children
 from tests.execution.engine import programs
 
-MODES = ["fork_loaded", "fork_first", "fresh"]
+MODES = ["fork_imported", "fork_first", "fresh"]
 pytestmark = pytest.mark.timeout(60)
 
 

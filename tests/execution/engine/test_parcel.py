@@ -16,10 +16,13 @@ from grain_jax._values.errors import InvalidTypeError
 
 
 def there_and_back(program: Any, **settings: Any) -> Any:
-    descriptor, registry, _ = parcel.pack(program, settings, "parcel")
-    assert helper.read_settings(descriptor) == {**settings, "token": "parcel"}
+    descriptor, registry, modules = parcel.pack(program, None, settings, "parcel")
+    plain = {**settings, "token": "parcel", "modules": modules}
+    assert helper.read_settings(descriptor) == plain
     del registry
-    loaded, _ = parcel.unpack(descriptor, "parcel")
+    content = parcel.Parcel(descriptor, "parcel")
+    assert content.load_init() is None
+    loaded, _ = content.load_program()
     os.close(descriptor)
     return loaded
 
@@ -50,7 +53,7 @@ def test_what_is_by_value_is_registered() -> None:
         return 5
 
     function.__module__ = "__main__"
-    descriptor, registry, _ = parcel.pack([made, function, np.mean, dict], {}, "by value")
+    descriptor, registry, _ = parcel.pack([made, function, np.mean, dict], None, {}, "by value")
     os.close(descriptor)
     assert made in registry.objects
     assert not {np.mean, dict} & set(registry.objects)
@@ -92,7 +95,7 @@ class Slotted:
 )
 def test_the_error_names_what_does_not_pickle(program: Any, names: list[str]) -> None:
     with pytest.raises(InvalidTypeError, match="cannot be sent to worker processes") as caught:
-        parcel.pack(program, {}, "bad")
+        parcel.pack(program, None, {}, "bad")
     for name in names:
         assert name in str(caught.value)
     assert "worker_count=0" in str(caught.value)

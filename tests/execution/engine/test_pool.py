@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import threading
 import time
@@ -19,7 +20,7 @@ from grain_jax._execution.engine.pool import Bundle, Pool
 from grain_jax._values.errors import ClosedError, InvalidValueError, WorkerError
 from tests.execution.engine import programs
 
-MODES = ["fork_loaded", "fork_first", "fresh"]
+MODES = ["fork_imported", "fork_first", "fresh"]
 pytestmark = pytest.mark.timeout(60)
 
 
@@ -235,15 +236,73 @@ def test_an_init_that_fails_is_its_own_error() -> None:
     pool.close()
 
 
-def test_a_program_that_starts_threads_is_not_forked_after_loading() -> None:
-    pool = Pool(programs.Threaded(), workers=2, mode="fork_loaded")
+@pytest.mark.parametrize("mode", MODES)
+def test_a_program_that_starts_threads_as_it_loads(mode: str) -> None:
+    pool = Pool(programs.Threaded(), workers=2, mode=mode)
     np.testing.assert_array_equal(ask(pool, programs.fill, 4).load()[0], np.full(8, 4))
-    assert pool.mode == "fork_first"
+    assert pool.mode == mode  # each worker has a thread of its own
     pool.close()
-    pool = Pool(programs.Threaded(), workers=1, mode="fork_loaded")
-    assert pool.mode == "fork_first"  # it need not find out again
-    assert ask(pool, programs.fill, 4)
+
+
+# What a module leaves as it is imported, and what a worker sees of it, call by call.
+LEFT = {
+    "thread": ("threading.Timer(1000, print); X.daemon = True; X.start()", "X.is_alive()"),
+    "file": ("os.open(__file__, os.O_RDONLY)", "os.read(X, 2).decode()"),
+    "socket": ("socket.socketpair()", "X[0].send(b'me') == 2 and X[1].recv(9) == b'me'"),
+    "memory": ("mmap.mmap(-1, 4096)", "X.read(1) == bytes(1)"),
+    "nothing": ("[0]", "X.append(0) or len(X)"),
+}
+
+
+@pytest.mark.parametrize("kind", LEFT)
+def test_what_a_module_leaves_open_is_each_workers_own(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_process_left: None
+) -> None:
+    left, seen = LEFT[kind]
+    name = f"leaves_{kind}"
+    text = (
+        f"import mmap, os, socket, threading\nX = {left}\n"
+        f"def see(inputs, allocate):\n    return [{seen}], os.getpid()\n"
+    )
+    (tmp_path / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    see = importlib.import_module(name).see
+    program = programs.Holding(see)
+    for _ in range(2):
+        pool = Pool(program, workers=2, mode="fork_imported")
+        by_worker: dict[int, list[Any]] = {}
+        for _ in range(12):
+            bundle = ask(pool, see)
+            by_worker.setdefault(bundle.info, []).extend(bundle.load())
+        assert pool.mode == ("fork_imported" if kind == "nothing" else "fork_first")
+        pool.close()
+        for answers in by_worker.values():
+            if kind == "file":
+                assert "".join(answers) == text[: 2 * len(answers)]
+            elif kind == "nothing":
+                assert answers == [*range(2, 2 + len(answers))]
+            else:
+                assert answers == [True] * len(answers)
+
+
+def test_modules_are_imported_once_and_a_failing_import_is_the_workers_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = f"with open({str(tmp_path / 'count')!r}, 'a') as file:\n    file.write('x')\n"
+    see = "def see(inputs, allocate):\n    return [1], None\n"
+    (tmp_path / "counts_imports.py").write_text(counted + see)
+    monkeypatch.syspath_prepend(tmp_path)
+    program = programs.Holding(importlib.import_module("counts_imports").see)
+    pool = Pool(program, workers=3, mode="fork_imported")
+    assert ask(pool, program.held).load() == [1]
     pool.close()
+    assert (tmp_path / "count").read_text() == "xx"  # here, and once for all workers
+    (tmp_path / "counts_imports.py").write_text("raise OSError('no such weights')\n" + see)
+    pool = Pool(program, workers=2, mode="fork_imported")
+    with pytest.raises(OSError, match="no such weights") as caught:
+        ask(pool, programs.fill, 1)
+    pool.close()
+    assert "counts_imports.py" in "".join(caught.value.__notes__)
 
 
 @pytest.mark.parametrize("mode", MODES)

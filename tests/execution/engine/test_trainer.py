@@ -16,7 +16,7 @@ import pytest
 from tests.conftest import children
 
 ROOT = Path(__file__).parents[3]
-MODES = ["fork_loaded", "fork_first", "fresh"]
+MODES = ["fork_imported", "fork_first", "fresh"]
 pytestmark = pytest.mark.timeout(60)
 
 HEAD = """
@@ -129,7 +129,7 @@ def test_a_module_run_as_main_too(tmp_path: Path) -> None:
             """
         )
     )
-    line = [sys.executable, "-m", "package.train", "fork_loaded"]
+    line = [sys.executable, "-m", "package.train", "fork_imported"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("True\n", "")
@@ -192,7 +192,7 @@ def test_jax_flags_travel_and_a_device_array_does_no_harm(tmp_path: Path) -> Non
     assert ask(second, compute, 3) == ["float64", 3]
     print(second.mode)
     """
-    assert output(tmp_path, "fork_loaded", body) == "fork_first\n"
+    assert output(tmp_path, "fork_imported", body) == "fork_imported\n"
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -294,7 +294,9 @@ def test_ctrl_c_interrupts_the_trainer_alone(mode: str, tmp_path: Path) -> None:
 
 
 def test_an_exit_with_work_under_way_is_clean(tmp_path: Path) -> None:
-    trainer = start(script(tmp_path, SLOW + "print(1, flush=True)\ntime.sleep(0.3)"), "fork_loaded")
+    trainer = start(
+        script(tmp_path, SLOW + "print(1, flush=True)\ntime.sleep(0.3)"), "fork_imported"
+    )
     assert trainer.stdout is not None
     trainer.stdout.readline()
     others = children(trainer.pid)
