@@ -95,6 +95,6 @@ def test_grain_itself_is_never_imported(module: str) -> None:
 def test_every_module_lists_its_names(module: str) -> None:
     path = modules()[module]
     source = path.read_text()
-    if path.name == "__init__.py" and "import" not in source:
+    if path.name == "__init__.py" and not re.search(r"^(from|import) ", source, re.M):
         return  # a folder's docstring
     assert re.search(r"^__all__(: list\[str\])? = \[", source, re.M), f"{module} has no __all__"
