@@ -23,7 +23,20 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["ATTRIBUTE", "FUNCTION", "PART", "VARIABLE", "Found", "is_users", "reach"]
+__all__ = [
+    "ATTRIBUTE",
+    "FUNCTION",
+    "PART",
+    "VARIABLE",
+    "Found",
+    "Mentions",
+    "attributes",
+    "functions_of",
+    "is_users",
+    "mentions",
+    "reach",
+    "variables",
+]
 
 FUNCTION, VARIABLE, ATTRIBUTE, PART = "function", "variable", "attribute", "part"
 
@@ -72,6 +85,7 @@ class Found:
       value: itself.
       module: of a VARIABLE or FUNCTION, the name of its module.
       name: of a VARIABLE, ATTRIBUTE or FUNCTION, its name there.
+      owner: of an ATTRIBUTE of a class, that class.
     """
 
     kind: str
@@ -79,6 +93,7 @@ class Found:
     value: Any
     module: str = ""
     name: str = ""
+    owner: type | None = None
 
 
 def is_users(module: str, file: str | None = None) -> bool:
@@ -115,12 +130,12 @@ def reach(roots: Iterable[Any]) -> Iterator[Found]:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Mentions:
+class Mentions:
     """The names in the code of one function, that of functions inside it too.
 
     Attributes:
       chains: globals, each with the attributes that are taken of it at once.
-      imports: modules that the code imports, and names from them.
+      imports: modules that the code imports, and names from them; a relative one begins with dots.
       names: attributes, and texts that may be some.
     """
 
@@ -130,16 +145,18 @@ class _Mentions:
 
 
 @functools.lru_cache(maxsize=4096)
-def _mentions(code: types.CodeType) -> _Mentions:
+def mentions(code: types.CodeType) -> Mentions:
+    """Returns the names in the code of a function, that of functions inside it too."""
     chains: list[tuple[str, ...]] = []
     imports: list[tuple[str, ...]] = []
     names = {text for text in code.co_consts if isinstance(text, str) and text.isidentifier()}
     chain: list[str] = []
-    imported = ""
+    imported, recent = "", (None, None, None)
     for instruction in dis.get_instructions(code):
         kind, name = instruction.opname, instruction.argval
         if kind in ("EXTENDED_ARG", "CACHE"):
             continue
+        recent = (*recent[1:], name)
         if kind in ("LOAD_ATTR", "LOAD_METHOD") and chain:
             chain.append(name)
             names.add(name)
@@ -150,8 +167,9 @@ def _mentions(code: types.CodeType) -> _Mentions:
         if kind in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"):
             chain = [name]
         elif kind == "IMPORT_NAME":
-            imported = name
-            imports.append((name,))
+            # Two constants before it: how many packages up, and what is taken of the module.
+            imported = "." * (recent[0] or 0) + name
+            imports.append((imported,))
         elif kind == "IMPORT_FROM":
             imports.append((imported, name))
         elif instruction.opcode in dis.hasname and isinstance(name, str):
@@ -160,11 +178,11 @@ def _mentions(code: types.CodeType) -> _Mentions:
         chains.append(tuple(chain))
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            inner = _mentions(constant)
+            inner = mentions(constant)
             chains += inner.chains
             imports += inner.imports
             names |= inner.names
-    return _Mentions(tuple(chains), tuple(imports), frozenset(names))
+    return Mentions(tuple(chains), tuple(imports), frozenset(names))
 
 
 class _Walk:
@@ -173,7 +191,7 @@ class _Walk:
     def __init__(self) -> None:
         self._ready: collections.deque[tuple[Found, int]] = collections.deque()
         self._seen: dict[int, Any] = {}  # with the object, whose number another could get
-        self._variables: set[tuple[int, str]] = set()
+        self._variables: set[tuple[str, str]] = set()
         self._named: set[str] = set()
         self._waiting: dict[str, list[tuple[Found, int]]] = {}
 
@@ -245,39 +263,17 @@ class _Walk:
             path = f"{function.__qualname__}.{name}"
             self._add(Found(ATTRIBUTE, path, value, name=name), depth)
         if not _is_users_function(function):
-            self._mention(_mentions(code).names)
+            self._mention(mentions(code).names)
             return
         where = f"{module}.{function.__qualname__}"
         self._ready.append((Found(FUNCTION, where, function, module, function.__qualname__), depth))
-        mentions = _mentions(code)
-        self._mention(mentions.names)
-        modules = [value for value in cells.values() if isinstance(value, types.ModuleType)]
-        for chain in mentions.chains:
-            self._follow(scope, module, chain, depth)
-        for imported, *rest in mentions.imports:
-            source = sys.modules.get(imported)
-            if source is not None:
-                modules.append(source)
-                self._follow(vars(source), imported, rest, depth)
-        for source in modules:
-            for name in mentions.names & vars(source).keys():
-                self._follow(vars(source), source.__name__, [name], depth)
-
-    def _follow(
-        self, scope: Mapping[str, Any], module: str, chain: Iterable[str], depth: int
-    ) -> None:
-        """Takes up a variable, and from modules on the way those of theirs that are meant."""
-        for name in chain:
-            if name not in scope:
-                return
-            value = scope[name]
-            if not isinstance(value, types.ModuleType):
-                if (id(scope), name) not in self._variables:
-                    self._variables.add((id(scope), name))
-                    found = Found(VARIABLE, f"{module}.{name}", value, module, name)
-                    self._add(found, depth)
-                return
-            scope, module = vars(value), value.__name__
+        self._mention(mentions(code).names)
+        held_modules = [value for value in cells.values() if isinstance(value, types.ModuleType)]
+        for found in variables(function, held_modules):
+            key = (found.module, found.name)
+            if key not in self._variables:
+                self._variables.add(key)
+                self._add(found, 0)  # however deep code is that names it
 
     def _look_into_class(self, kind: type, depth: int) -> None:
         """Takes up the methods and attributes of a class and its bases that code may name."""
@@ -290,8 +286,9 @@ class _Walk:
                     continue
                 if is_special and not hasattr(value, "__get__"):
                     continue  # the name of its module, say
-                for inner in _parts_of_descriptor(value):
-                    found = Found(ATTRIBUTE, f"{base.__qualname__}.{name}", inner, name=name)
+                for inner in functions_of(value):
+                    path = f"{base.__qualname__}.{name}"
+                    found = Found(ATTRIBUTE, path, inner, name=name, owner=base)
                     self._add(found, depth, is_named=is_special)
 
     def _look_into_object(self, value: Any, depth: int) -> None:
@@ -304,13 +301,59 @@ class _Walk:
         kind = type(value)
         # The code of a library is not read, so nobody knows what it names.
         knows = any(is_users(base.__module__) for base in kind.__mro__ if base is not object)
-        for name, held in _attributes(value).items():
+        for name, held in attributes(value).items():
             found = Found(ATTRIBUTE, f"{kind.__qualname__}.{name}", held, name=name)
             if type(held) not in _ATOMS:
                 self._add(found, depth, is_named=not knows)
         if knows and id(kind) not in self._seen:
             self._seen[id(kind)] = kind
             self._look_into_class(kind, depth)
+
+
+def variables(
+    function: types.FunctionType, held: Iterable[types.ModuleType] = ()
+) -> Iterator[Found]:
+    """Yields the variables of modules that the code of a function names.
+
+    Args:
+      function: of the user's.
+      held: modules that it reaches by other ways than its globals.
+    """
+    scope, found = function.__globals__, mentions(function.__code__)
+    for chain in found.chains:
+        yield from _follow(scope, scope.get("__name__") or "", chain)
+    modules = list(held)
+    for name, *rest in found.imports:
+        source = sys.modules.get(_absolute(name, scope.get("__package__") or ""))
+        if source is not None:
+            taken = vars(source).get(rest[0]) if rest else None
+            modules.append(taken if isinstance(taken, types.ModuleType) else source)
+            yield from _follow(vars(source), source.__name__, rest)
+    for source in modules:
+        for name in sorted(found.names & vars(source).keys()):
+            yield from _follow(vars(source), source.__name__, [name])
+
+
+def _absolute(name: str, package: str) -> str:
+    """Returns the name of a module that is imported from inside a package."""
+    bare = name.lstrip(".")
+    level = len(name) - len(bare)
+    if not level:
+        return name
+    base = package.rsplit(".", level - 1)[0] if level > 1 else package
+    return f"{base}.{bare}".strip(".")
+
+
+def _follow(scope: Mapping[str, Any], module: str, chain: Iterable[str]) -> Iterator[Found]:
+    """Yields a variable; modules on the way lead to those of theirs that are meant."""
+    for name in chain:
+        if name not in scope:
+            return
+        value = scope[name]
+        if not isinstance(value, types.ModuleType):
+            yield Found(VARIABLE, f"{module}.{name}", value, module, name)
+            return
+        scope, module = vars(value), value.__name__
 
 
 def _is_users_function(function: types.FunctionType) -> bool:
@@ -325,7 +368,7 @@ def _content(cell: types.CellType) -> Any:
         return None
 
 
-def _parts_of_descriptor(value: Any) -> list[Any]:
+def functions_of(value: Any) -> list[Any]:
     """Returns the functions of a descriptor, or the value itself."""
     if isinstance(value, staticmethod | classmethod):
         return [value.__func__]
@@ -336,7 +379,7 @@ def _parts_of_descriptor(value: Any) -> list[Any]:
     return [value]
 
 
-def _attributes(value: Any) -> dict[str, Any]:
+def attributes(value: Any) -> dict[str, Any]:
     """Returns what an object holds, without calling code of its class."""
     held: dict[str, Any] = {}
     if isinstance(value, functools.partial):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
+import sys
 import types
 from collections.abc import Callable
 from typing import Any
@@ -166,3 +167,44 @@ def test_knots_end() -> None:
 )
 def test_whose_a_module_is(name: str, file: str | None, ours: bool) -> None:
     assert reach.is_users(name, file) is ours
+
+
+def chain_of(length: int) -> Callable[[Any], Any]:
+    """A function that calls one of a module that calls another, and the last one reads `deep`."""
+    deep = types.ModuleType("deep_by_hand")
+    lines = [f"def f{i}(x):\n    return f{i + 1}(x)" for i in range(length)]
+    exec("\n".join([*lines, f"def f{length}(x):\n    return deep", "deep = 5"]), vars(deep))
+    found: Callable[[Any], Any] = deep.f0
+    return found
+
+
+def test_calls_are_followed_however_deep() -> None:
+    assert "deep_by_hand.deep" in paths(chain_of(40))
+
+
+def test_an_attribute_of_a_class_has_its_owner() -> None:
+    found = [one for one in reach.reach([Augment().map]) if one.owner is not None]
+    assert {one.owner for one in found} == {Augment}
+
+
+@pytest.mark.parametrize(
+    ("line", "read"),
+    [
+        ("from . import config; return config.SCALE", "package.config.SCALE"),
+        ("from .config import SCALE; return SCALE", "package.config.SCALE"),
+        ("from .. import config as c; return c.SCALE", "package.config.SCALE"),
+        ("from package import config; return config.SCALE", "package.config.SCALE"),
+        ("import package.config; return package.config.SCALE", "package.config.SCALE"),
+        ("import package.config as c; return c.SCALE", "package.config.SCALE"),
+    ],
+)
+def test_imports_inside_a_function(line: str, read: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    package, config = types.ModuleType("package"), types.ModuleType("package.config")
+    package.config, config.SCALE = config, 1  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "package", package)
+    monkeypatch.setitem(sys.modules, "package.config", config)
+    scope: dict[str, Any] = {"__name__": "package.code", "__package__": "package"}
+    if ".." in line:
+        scope["__package__"] = "package.inner"
+    exec(f"def function(x):\n    {line}", scope)
+    assert read in paths(scope["function"])
