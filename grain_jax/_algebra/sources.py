@@ -10,6 +10,7 @@ import numpy as np
 
 from grain_jax._algebra.access import Source, describe
 from grain_jax._algebra.containers import ArraySource, ListSource, RangeSource, TreeSource
+from grain_jax._values.arrays import what_is_lost
 from grain_jax._values.errors import InvalidTypeError, InvalidValueError, OutOfRangeError
 from grain_jax._values.trees import flatten, paths
 
@@ -127,7 +128,15 @@ def check_not_empty(source: Source) -> None:
         )
 
 
+def _refuse_lossy(array: Any, name: str) -> None:
+    lost = what_is_lost(array) if isinstance(array, np.ndarray) else None
+    if lost is not None:
+        raise InvalidTypeError(f"{name} {lost}")
+
+
 def _adapt_array(source: np.ndarray[Any, Any]) -> Source:
+    if isinstance(source, np.ma.MaskedArray):
+        _refuse_lossy(source, "the data source")
     if source.ndim == 0:
         raise InvalidTypeError(
             "an array without axes is no data source; its first axis would number the records."
@@ -162,6 +171,7 @@ def _adapt_tree(source: Any) -> Source:
                 f"is {describe(leaf)}{'' if shape is None else ' without axes'}. Convert it with "
                 "np.asarray, or give a list of records."
             )
+        _refuse_lossy(leaf, f"the leaf {way} of the data source")
         lengths.setdefault(int(shape[0]), way)
     if len(lengths) > 1:
         (first, way), (second, other) = list(lengths.items())[:2]

@@ -1,8 +1,9 @@
 """Elements to a batch: `np.stack` per leaf, written once, into memory that the caller chooses.
 
 The result is the one of `np.stack([np.asarray(leaf) for leaf in leaves])` for every leaf of the
-elements' trees, result type over all of them included. Text and bytes become object arrays. The
-short cuts below are for speed only; whatever they do not recognise goes the general way.
+elements' trees, result type over all of them included, where that holds every value as it is
+(`mixing.py`). Text and bytes become object arrays, typed keys of JAX arrays of keys. The short cuts
+below are for speed only; whatever they do not recognise goes the general way.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from grain_jax._algebra import mixing
+from grain_jax._values import arrays as kinds
 from grain_jax._values.errors import InvalidTypeError, InvalidValueError
 from grain_jax._values.memory import is_owned, owned_empty
-from grain_jax._values.trees import LEAF_TYPES, flatten, split
+from grain_jax._values.trees import LEAF_TYPES, flatten, split, static_difference
 
 __all__ = [
     "Allocate",
@@ -29,15 +32,21 @@ __all__ = [
 Array = np.ndarray[Any, Any]
 Allocate = Callable[[tuple[int, ...], "np.dtype[Any]"], Array]
 
-_NUMBERS = frozenset(
-    {int, float, bool, complex}
-    | {kind for kind in LEAF_TYPES if issubclass(kind, np.number | np.bool_)}
-) - {np.timedelta64}
+# The scalars that a short cut knows, with the dtype that each has by itself.
+_NUMBERS: dict[type, np.dtype[Any]] = {
+    int: np.dtype(np.int64),
+    float: np.dtype(np.float64),
+    bool: np.dtype(np.bool_),
+    complex: np.dtype(np.complex128),
+} | {np.dtype(code).type: np.dtype(code) for code in "?bBhHiIlLqQefdFD"}
 
-_EXACT_CODES = frozenset("?bBhHiIlLqQefdFD")
+_WHOLE = frozenset(kind for kind, dtype in _NUMBERS.items() if dtype.kind in "iu")
 
 # Below this size the cost of a record is Python's, and one call for all rows is faster than a loop.
 _SMALL_ROW = 4096
+
+# Characters of a user's value in a message.
+_LONGEST = 80
 
 # From this last axis on a copy of rows that are not contiguous runs at full speed.
 _SHORT_AXIS = 8
@@ -63,7 +72,7 @@ class StackError(InvalidValueError):
 
 
 class OpaqueLeafError(StackError, InvalidTypeError):
-    """A leaf of a class that neither NumPy nor this process knows how to stack.
+    """A leaf of a class that NumPy does not stack as it is, or that this process does not know.
 
     Another process may know it: a class registered with `jax.tree_util` is a leaf where JAX has
     not been imported.
@@ -142,14 +151,22 @@ def _stack_dicts(column: list[dict[Any, Any]], leaf: str, allocate: Allocate | N
 
 
 def _stack_scalars(column: list[Any], leaf: str, allocate: Allocate | None) -> Any:
-    try:
+    first, count = type(column[0]), len(column)
+    if list(map(type, column)).count(first) == count:
+        try:
+            result = np.fromiter(column, _NUMBERS[first], count)
+        except OverflowError:
+            return _stack_any(column, leaf, allocate)
+    else:
+        types = set(map(type, column))
+        if not types <= _NUMBERS.keys():
+            return _stack_any(column, leaf, allocate)
         result = np.array(column)
-    except (ValueError, TypeError):
-        return _stack_any(column, leaf, allocate)
-    # NumPy would as well look into lists and at None, which are nodes of a tree, and accept text:
-    # they show in the number of axes and in the dtype. Long doubles it would round.
-    if result.ndim != 1 or result.dtype.char not in _EXACT_CODES:
-        return _stack_any(column, leaf, allocate)
+        # Integers must not become floats unseen.
+        if result.dtype.kind not in "biu" and not (
+            result.dtype.kind in "fc" and types.isdisjoint(_WHOLE)
+        ):
+            return _stack_any(column, leaf, allocate)
     if allocate is None:
         return result
     out = allocate(result.shape, result.dtype)
@@ -206,6 +223,8 @@ def _stack_any(column: list[Any], leaf: str, allocate: Allocate | None) -> Any:
     """The general way for leaves: the definition, and all the errors."""
     if isinstance(column[0], str | bytes):
         return _stack_text(column, leaf)
+    if kinds.is_key(column[0]):
+        return _stack_keys(column, leaf)
     arrays = [_as_array(column, row, leaf) for row in range(len(column))]
     shape = arrays[0].shape
     for row, array in enumerate(arrays):
@@ -219,30 +238,37 @@ def _stack_any(column: list[Any], leaf: str, allocate: Allocate | None) -> Any:
                 row,
             )
     try:
-        dtype = _result_type(arrays)
-        if dtype.hasobject or allocate is None:
-            out = owned_empty((len(arrays), *shape), dtype)
-        else:
-            out = allocate((len(arrays), *shape), dtype)
-        return np.stack(arrays, out=out)
-    except TypeError as error:
-        row = _first_without_common_type(arrays)
+        dtype = mixing.common_dtype(arrays)
+    except mixing.UnlikeError as error:
         raise StackError(
-            f"{_place(leaf)} has dtype {arrays[0].dtype} in element 0 of the batch and "
-            f"{arrays[row].dtype} in element {row}, which have no common type ({error}). Convert "
-            "the records to one dtype before Batch.",
+            f"{_place(leaf)} has dtype {arrays[error.first].dtype} in element {error.first} of the "
+            f"batch and {arrays[error.second].dtype} in element {error.second}, {error.why}. "
+            "Convert the records to one dtype before Batch.",
             leaf,
-            0,
-            row,
+            error.first,
+            error.second,
         ) from error
+    if dtype.hasobject or allocate is None:
+        out = owned_empty((len(arrays), *shape), dtype)
+    else:
+        out = allocate((len(arrays), *shape), dtype)
+    # No value changes: `common_dtype` has seen to it.
+    return np.stack(arrays, out=out, casting="unsafe")
 
 
-def _result_type(arrays: list[Array]) -> np.dtype[Any]:
-    first = arrays[0].dtype
-    if all(array.dtype == first for array in arrays):
-        return np.result_type(first)
-    # np.result_type takes 64 types at most, and with extension types their order and number count.
-    return np.concatenate([np.empty(0, array.dtype) for array in arrays]).dtype
+def _stack_keys(column: list[Any], leaf: str) -> Any:
+    """Typed keys of JAX, as an array of keys."""
+    first = column[0]
+    for row, key in enumerate(column):
+        if not kinds.is_key(key) or key.dtype != first.dtype or key.shape != first.shape:
+            raise StackError(
+                f"{_place(leaf)} is {_kind(first)} in element 0 of the batch and {_kind(key)} in "
+                f"element {row}; keys stack with keys of one shape and implementation.",
+                leaf,
+                0,
+                row,
+            )
+    return kinds.stack_keys(column)
 
 
 def _stack_text(column: list[Any], leaf: str) -> Any:
@@ -257,8 +283,8 @@ def _stack_text(column: list[Any], leaf: str) -> Any:
                 row,
             )
     out = np.empty(len(column), object)
-    # Scalars of NumPy become plain text.
-    out[:] = [e.item() if isinstance(e, np.generic) else e for e in column]
+    # Scalars of NumPy become plain text. Their `item` would lose zeros at the end.
+    out[:] = [e[:] if isinstance(e, np.str_ | np.bytes_) else e for e in column]
     return out
 
 
@@ -276,6 +302,12 @@ def _as_array(column: list[Any], row: int, leaf: str) -> Array:
             0,
             row,
         )
+    if isinstance(value, np.ndarray):
+        lost = kinds.what_is_lost(value)
+        if lost is not None:
+            raise OpaqueLeafError(
+                f"{_place(leaf)} in element {row} of the batch {lost}", leaf, row, row
+            )
     try:
         array = np.asarray(value)
     except Exception as error:
@@ -299,6 +331,19 @@ def _opaque(leaf: str, row: int, value: Any, why: str) -> OpaqueLeafError:
 
 
 def _structures_differ(column: list[Any], leaf: str, row: int) -> StackError:
+    static = static_difference(column[0], column[row])
+    if static is not None:
+        what, first, other = static
+        name = type(column[0]).__qualname__
+        return StackError(
+            f"{_place(leaf)} is a {name} whose {what} is {_brief(first)} in element 0 of the batch "
+            f"and {_brief(other)} in element {row}; a batch has one {name}, and so one value of "
+            "what is static. Make it a field with data, or give every record the same (static "
+            "values have to compare with ==).",
+            leaf,
+            0,
+            row,
+        )
     return StackError(
         f"the elements of the batch differ in structure: {_place(leaf)} is {_structure(column[0])} "
         f"in element 0 and {_structure(column[row])} in element {row}. Return the same keys and "
@@ -315,21 +360,18 @@ def _structure(value: Any) -> str:
     return repr(flatten(value)[1])
 
 
+def _brief(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+
+
 def _kind(value: Any) -> str:
-    name = type(value).__qualname__
-    return (
-        f"an array of {value.dtype}" if isinstance(value, np.ndarray) else f"a value of type {name}"
-    )
+    if isinstance(value, np.ndarray):
+        return f"an array of {value.dtype}"
+    if kinds.is_key(value):
+        return f"an array of {value.dtype} of shape {value.shape}"
+    return f"a value of type {type(value).__qualname__}"
 
 
 def _place(leaf: str) -> str:
     return f"the leaf {leaf}" if leaf else "the element itself"
-
-
-def _first_without_common_type(arrays: list[Array]) -> int:
-    for row in range(1, len(arrays)):
-        try:
-            _result_type(arrays[: row + 1])
-        except TypeError:
-            return row
-    return len(arrays) - 1

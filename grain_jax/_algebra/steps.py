@@ -188,10 +188,15 @@ class FlatMapStep:
                 # Nested flat-maps keep their numbers apart: 32 bits for each.
                 first = block.outputs[row] << 32 if block.outputs else 0
                 for number, result in enumerate(results, first):
-                    if result is not None or element is None:  # absent, as in random access
-                        data.append(result)
-                        keep.append(row)
-                        outputs.append(number)
+                    if result is None and element is not None:
+                        raise errors.InvalidValueError(
+                            f"{self.title} returned None among its elements (number "
+                            f"{number - first}). A flat-map returns the elements there are: leave "
+                            "this one out of the list."
+                        )
+                    data.append(result)
+                    keep.append(row)
+                    outputs.append(number)
         except BaseException as error:
             faults.reraise(error, self.title, block.where(row))
         made = dataclasses.replace(block.take(keep), data=data, outputs=outputs)

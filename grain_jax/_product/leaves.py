@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from grain_jax._execution.engine.arena import is_slot_memory
+from grain_jax._values.arrays import what_is_lost
 from grain_jax._values.errors import InvalidTypeError, InvalidValueError
 from grain_jax._values.memory import is_owned, owned_empty
 
@@ -26,17 +27,16 @@ def as_array(leaf: Any, name: str) -> Array | jax.Array | None:
     """The leaf as an array that JAX can hold; None if it cannot hold it.
 
     Raises:
-      InvalidTypeError: for a masked array, whose mask would be lost.
+      InvalidTypeError: for an array that would lose its mask, or its unit.
       InvalidValueError: for a Python integer that no array can hold.
     """
     if isinstance(leaf, jax.Array):
         # An array that spans processes is global already.
         return leaf if leaf.is_fully_addressable else None
-    if isinstance(leaf, np.ma.MaskedArray):
-        raise InvalidTypeError(
-            f"{name} is a masked array, and JAX has none: its mask would be lost. Map it to"
-            " x.filled(value), with x.mask as a leaf of its own."
-        )
+    if isinstance(leaf, np.ndarray):
+        lost = what_is_lost(leaf)
+        if lost is not None:
+            raise InvalidTypeError(f"{name} {lost}")
     if isinstance(leaf, (np.ndarray, np.generic)):
         return np.asarray(leaf) if _holds(leaf.dtype) else None
     if isinstance(leaf, _NUMBERS):
@@ -116,6 +116,8 @@ def padded_host(leaf: Any, short: Sequence[int], lead: Sequence[int]) -> Any:
 @functools.lru_cache(maxsize=256)
 def _holds(dtype: np.dtype[Any]) -> bool:
     """Whether JAX has arrays of this dtype: numbers and booleans, bfloat16 and its kin included."""
+    if dtype.kind == "m":  # signed integers, to NumPy
+        return False
     number = jnp.issubdtype(dtype, np.number) or jnp.issubdtype(dtype, np.bool_)
     extended_precision = dtype in (np.dtype(np.longdouble), np.dtype(np.clongdouble))
     return bool(number) and not (extended_precision and dtype.itemsize > 8 and _is_long(dtype))

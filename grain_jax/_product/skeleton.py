@@ -108,4 +108,4 @@ def _unleaf(leaf: Any, lead: int) -> Any:
 
 def _name(dtype: Any) -> str:
     # `str` of a dtype that NumPy does not know itself, as bfloat16, only says how long it is.
-    return str(dtype.name if dtype.kind == "V" else dtype.str)
+    return str(dtype.name if dtype.isbuiltin == 2 else dtype.str)

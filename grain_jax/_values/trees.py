@@ -25,6 +25,7 @@ __all__ = [
     "map_leaves",
     "paths",
     "split",
+    "static_difference",
     "unflatten",
 ]
 
@@ -48,7 +49,7 @@ class Level:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Level):
             return NotImplemented
-        return self.kind is other.kind and bool(self.extra == other.extra)
+        return self.kind is other.kind and _equal(self.extra, other.extra)
 
     def __hash__(self) -> int:
         return hash(self.kind)
@@ -107,6 +108,43 @@ class Level:
             inside = ", ".join(f"{k!r}: {c}" for k, c in zip(keys, children, strict=True))
             return f"{{{inside}}}" if kind is dict else f"{kind.__name__}({{{inside}}})"
         return f"{kind.__name__}({', '.join(children)})"
+
+
+def _equal(one: Any, other: Any) -> bool:
+    try:
+        return bool(one == other)
+    except Exception:  # arrays as static fields have no single answer
+        return False
+
+
+_HOLE = object()
+
+
+def static_difference(one: Any, other: Any) -> tuple[str, Any, Any] | None:
+    """What two values of one registered class have unlike besides their children.
+
+    Returns:
+        What it is called, and both values; None if that is not the difference.
+    """
+    opened, second = split(one), split(other)
+    if opened is None or second is None or type(one) is not type(other):
+        return None
+    level, children = opened
+    if not hasattr(level.extra, "node_data") or len(children) != len(second[1]):
+        return None
+    fields = []
+    for extra in (level.extra, second[0].extra):
+        try:
+            # Where a hole is left there was a child.
+            rebuilt = extra.unflatten([_HOLE] * len(children))
+            fields.append({k: v for k, v in vars(rebuilt).items() if v is not _HOLE})
+        except Exception:  # its class looks into its children, or keeps no fields by name
+            fields.append({})
+    for name, value in fields[0].items():
+        if name in fields[1] and not _equal(value, fields[1][name]):
+            return f"static field {name!r}", value, fields[1][name]
+    about, others = level.extra.node_data()[1], second[0].extra.node_data()[1]
+    return None if _equal(about, others) else ("static data", about, others)
 
 
 class TreeDef:

@@ -161,7 +161,7 @@ CONTAINERS: list[Any] = [
     np.array([1, "a", None, [1], 2.5], object),
     np.array([(i, i / 2) for i in range(5)], "i4,f8"),
     np.arange(5).astype("M8[s]"),
-    np.ma.MaskedArray(np.arange(10).reshape(5, 2), mask=np.eye(5, 2)),
+    np.arange(10).reshape(5, 2).view(np.recarray),
     array.array("d", range(5)),
 ]
 
@@ -195,6 +195,16 @@ def test_a_dict_of_arrays_gives_dicts() -> None:
 def test_a_tree_of_arrays_gives_trees() -> None:
     source = {"x": [np.arange(5), (jnp.arange(5) * 2, None)], "y": Row(np.arange(5))}
     assert adapt(source).read(keys(2)) == [{"x": [2, (4, None)], "y": Row(2)}]
+
+
+def test_masked_arrays_are_refused_as_a_source_and_in_one() -> None:
+    masked = np.ma.MaskedArray(np.arange(10).reshape(5, 2), mask=np.eye(5, 2))
+    with pytest.raises(InvalidTypeError, match=r"data source is a masked array.*its mask would"):
+        adapt(masked)
+    with pytest.raises(
+        InvalidTypeError, match=r"leaf \['x'\] of the data source is a masked array"
+    ):
+        adapt({"x": masked, "y": np.arange(5)})
 
 
 def test_trees_that_are_no_source_are_refused_by_leaf() -> None:
@@ -365,7 +375,7 @@ def test_arrays_in_a_container_are_read_only() -> None:
         np.zeros(2, "i4,f8"),
         [np.zeros(3), np.zeros(3)],
         {"x": np.zeros((2, 3))},
-        np.ma.MaskedArray(np.zeros((2, 3))),
+        np.zeros((2, 3)).view(np.recarray),
     ],
 )
 def test_rows_are_read_only(source: Any) -> None:

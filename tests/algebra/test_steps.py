@@ -97,9 +97,15 @@ def test_nested_flat_maps_keep_their_numbers_apart() -> None:
     assert len(set(draws)) == 16
 
 
-def test_flat_map_takes_iterators_and_leaves_out_none() -> None:
-    found = step("flat_map", lambda x: iter([x, None, x + 1]))(block([5]))
-    assert (found.data, found.outputs) == ([5, 6], [0, 2])
+def test_none_from_a_flat_map_is_an_error() -> None:
+    with pytest.raises(errors.InvalidValueError, match=r"returned None .*number 1.*leave") as info:
+        step("flat_map", lambda x: iter([x, None, x + 1]))(block([5]))
+    assert "position 10 (record key 110)" in info.value.__notes__[0]
+
+
+def test_flat_map_takes_iterators() -> None:
+    found = step("flat_map", lambda x: iter([x, x + 1]))(block([5]))
+    assert (found.data, found.outputs) == ([5, 6], [0, 1])
 
 
 def test_flat_map_stops_at_its_limit() -> None:

@@ -111,7 +111,8 @@ def _code(dtype: np.dtype[Any]) -> Any:
         return dtype
     code = _codes.get(dtype)
     if code is None:
-        plain = dtype.kind in "biufcSUmM" and dtype.itemsize and np.dtype(dtype.str) == dtype
+        # Builtin types only: the text of float8_e5m2 is `<f1`, which NumPy does not read.
+        plain = dtype.kind in "biufcSUmM" and dtype.itemsize and dtype.isbuiltin != 2
         code = dtype.str if plain else dtype
         if len(_codes) < 256:
             _codes[dtype] = code

@@ -1,0 +1,54 @@
+"""Arrays that say more than their values: masks and units of subclasses, typed keys of JAX."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+__all__ = ["is_key", "stack_keys", "what_is_lost"]
+
+
+def what_is_lost(array: np.ndarray[Any, Any]) -> str | None:
+    """What an array loses by becoming a plain one, as a sentence about it; None if nothing.
+
+    A masked array loses its mask. A class that redefines NumPy's functions gives its values a
+    meaning (a unit, say). Other subclasses (memory map, matrix, record array) are their values.
+    """
+    kind = type(array)
+    if kind is np.ndarray:
+        return None
+    if isinstance(array, np.ma.MaskedArray):
+        return (
+            "is a masked array, and JAX has none: its mask would be lost. Give x.filled(value)"
+            " instead, with x.mask as a leaf of its own."
+        )
+    if (
+        kind.__array_function__ is not np.ndarray.__array_function__
+        or kind.__array_ufunc__ is not np.ndarray.__array_ufunc__
+    ):
+        return (
+            f"is an array of the class {kind.__qualname__}, which gives NumPy's functions a meaning"
+            " of its own (a unit, say) that a plain array would lose. Give np.asarray(x) instead,"
+            " in the unit that you want."
+        )
+    return None
+
+
+def is_key(value: Any) -> bool:
+    """Whether a value is a typed key of JAX, or an array of such keys; JAX is not imported."""
+    jax = sys.modules.get("jax")
+    if jax is None or isinstance(value, np.ndarray):
+        return False
+    # While another thread imports JAX, nobody has a key yet.
+    array = getattr(jax, "Array", None)
+    if array is None or not isinstance(value, array):
+        return False
+    return bool(jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key))
+
+
+def stack_keys(keys: Sequence[Any]) -> Any:
+    """An array of keys, with a new first axis, of keys of one shape and implementation."""
+    return sys.modules["jax"].numpy.stack(keys)
