@@ -26,7 +26,13 @@ __all__ = [
 
 _PACKAGE = str(pathlib.Path(__file__).parent.parent) + "/"
 _INSTALLED = ("<frozen ", *{sysconfig.get_path(name) + "/" for name in ("stdlib", "purelib")})
+_PACKAGES = {"site-packages", "dist-packages"}
 _NOTED = "_grain_jax_noted"
+
+
+def _is_installed(filename: str) -> bool:
+    # Packages also lie where other environments, the user or the system have theirs.
+    return filename.startswith(_INSTALLED) or bool(_PACKAGES.intersection(filename.split("/")))
 
 
 def _is_ours(frame: types.TracebackType) -> bool:
@@ -66,7 +72,7 @@ def place(stack: traceback.StackSummary, *, or_package: bool = False) -> str:
     Nothing is the empty text.
     """
     frames = [frame for frame in reversed(stack) if not frame.filename.startswith(_PACKAGE)]
-    own = [frame for frame in frames if not frame.filename.startswith(_INSTALLED)]
+    own = [frame for frame in frames if not _is_installed(frame.filename)]
     for frame in own or (frames if or_package else []):
         return f"{frame.filename}:{frame.lineno}, in {frame.name}"
     return ""

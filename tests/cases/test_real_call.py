@@ -223,3 +223,32 @@ def test_an_operation_that_fails_later_gets_no_hint() -> None:
         with pytest.raises(OSError, match="disk") as caught:
             next(iterator)
         assert len(caught.value.__notes__) == 1
+
+
+@pytest.mark.parametrize("mode", ["", "file"])
+def test_what_a_transform_raises_as_it_is_pickled_is_raised_as_itself(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Refuses(transforms.Map):
+        def map(self, element: Any) -> Any:
+            return element
+
+        def __getstate__(self) -> Any:
+            raise ValueError("no")
+
+    if mode:
+        monkeypatch.setenv("GRAIN_JAX_ENGINE_MEMORY", mode)
+    with grain.load([1, 2], num_epochs=1, transformations=[Refuses()]) as loader:
+        assert list(loader) == [1, 2]
+    loader = grain.load([1, 2], transformations=[Refuses()], worker_count=2)
+    batches = grain.prefetch_to_device(loader, DEVICE)
+    with loader, batches:
+        for iterator in (iter(loader), batches):
+            with pytest.raises(ValueError, match="no") as caught:
+                next(iterator)
+            assert type(caught.value) is ValueError
+            assert str(caught.value) == "no"
+            notes = "\n".join(caught.value.__notes__)
+            assert "Refuses.map" in notes
+            assert "in __getstate__" in notes
+            assert "worker_count=0" in notes

@@ -45,6 +45,16 @@ def test_the_place_is_the_users_also_where_a_package_raises() -> None:
     assert "json" not in note.split("\n")[1]
 
 
+@pytest.mark.parametrize("folder", ["site-packages", "dist-packages"])
+def test_packages_of_other_environments_are_no_code_of_the_users(folder: str) -> None:
+    file = f"/other/lib/{folder}/package.py"
+    stack = traceback.StackSummary.from_list([(file, 1, "call", None)])
+    assert faults.place(stack) == ""
+    assert faults.place(stack, or_package=True) == f"{file}:1, in call"
+    stack.insert(0, traceback.FrameSummary("/home/site/mine.py", 7, "run"))
+    assert faults.place(stack, or_package=True) == "/home/site/mine.py:7, in run"
+
+
 def test_noted_once() -> None:
     error = caught(fails)
     faults.located(error, "step 2: map(g)", "position 4")

@@ -8,12 +8,14 @@ import mmap
 import os
 import pickle
 import struct
+import traceback
 import types
 from typing import Any
 
 import cloudpickle
 
 from grain_jax._execution.engine import arena, culprit, imports, wire
+from grain_jax._values import faults
 from grain_jax._values.errors import InvalidTypeError
 
 __all__ = ["Parcel", "pack"]
@@ -70,7 +72,8 @@ def pack(
         loading imports.
 
     Raises:
-        InvalidTypeError: part of the program does not pickle; the text names it.
+        InvalidTypeError: part of the program does not pickle; the text names it. What the user's
+            own code raises as it is pickled is raised as itself, with that in its notes.
     """
     file = io.BytesIO()
     pickler = _Pickler(file)
@@ -108,10 +111,14 @@ def _dump(pickler: _Pickler, part: Any, name: str) -> None:
     try:
         pickler.dump(part)
     except Exception as error:
-        raise InvalidTypeError(
-            f"{name} cannot be sent to worker processes: {culprit.describe(part)}: {error}. Make "
-            "it inside the function that uses it, on first use, or use worker_count=0."
-        ) from error
+        text = f"{name} cannot be sent to worker processes: {culprit.describe(part)}"
+        remedy = "Make it inside the function that uses it, on first use, or use worker_count=0."
+        where = faults.place(traceback.extract_tb(error.__traceback__))
+        if not where:
+            raise InvalidTypeError(f"{text}: {error}. {remedy}") from error
+        faults.add_note(error, f"{text}\n  {where}\n{remedy}")
+        faults.mark_told(error)
+        raise
 
 
 def _buffers_start(*lengths: int) -> int:

@@ -100,3 +100,36 @@ def test_the_error_names_what_does_not_pickle(program: Any, names: list[str]) ->
         assert name in str(caught.value)
     assert "worker_count=0" in str(caught.value)
     assert isinstance(caught.value.__cause__, TypeError)
+
+
+class Refuses:
+    def __getstate__(self) -> Any:
+        raise ValueError("no")
+
+
+class Reduces:
+    def __reduce__(self) -> Any:
+        return self.reduce()
+
+    def reduce(self) -> Any:
+        return threading.Lock().__reduce_ex__(4)  # the user's code asks for what is refused
+
+
+@pytest.mark.parametrize(
+    ("program", "kind", "text", "names"),
+    [
+        (Refuses(), ValueError, "no", ["it is a", "Refuses", "in __getstate__"]),
+        (Step(a=[Refuses()]), ValueError, "no", ["[0]", "Refuses, which does not pickle"]),
+        (Step(method=Reduces().reduce), TypeError, "lock", ["Reduces", "in reduce"]),
+    ],
+)
+def test_what_the_users_own_code_raises_is_raised_as_itself(
+    program: Any, kind: type[Exception], text: str, names: list[str]
+) -> None:
+    with pytest.raises(kind, match=text) as caught:
+        parcel.pack(program, None, {}, "bad")
+    assert type(caught.value) is kind
+    assert caught.value.__cause__ is None
+    (note,) = caught.value.__notes__
+    for name in [*names, "cannot be sent to worker processes", __file__, "worker_count=0"]:
+        assert name in note
