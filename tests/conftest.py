@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -10,6 +11,11 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+# A shell's `&` and `nohup` start this process with SIGINT ignored, which programs started from here
+# would inherit. Tests interrupt themselves and others.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Before anything imports jax: a mesh needs devices, and tests must not differ by machine.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")

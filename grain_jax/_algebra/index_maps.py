@@ -35,7 +35,11 @@ class IndexMap(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Slice:
-    """The elements that a slice picks out of `below` elements."""
+    """The elements that a slice picks out of `below` elements, the same ones in every epoch.
+
+    Whatever reorders below has to be closed, too: see `Shuffle.closed`. A dataset without an end
+    has no second epoch, so that every epoch of its slice is in its first.
+    """
 
     picked: range
     below: int
@@ -47,19 +51,29 @@ class Slice:
 
     def __call__(self, indices: Indices) -> Indices:
         epochs, within = np.divmod(indices, len(self.picked))
-        start = self.picked.start + self.picked.step * within
-        return start if not epochs.any() else start + epochs * self.below
+        start: Indices = self.picked.start + self.picked.step * within
+        if self.below != ENDLESS and epochs.any():
+            start += epochs * self.below
+        return start
 
 
 @dataclasses.dataclass(frozen=True)
 class Shuffle:
-    """Every epoch in an order of its own: `seed + epoch` keys the permutation."""
+    """Every epoch in an order of its own: `seed + epoch` keys the permutation.
+
+    Attributes:
+      length: elements in one epoch.
+      seed: 32 bits.
+      closed: after how many epochs their orders come again; None for never.
+    """
 
     length: int
     seed: int
+    closed: int | None = None
 
     def __call__(self, indices: Indices) -> Indices:
-        return permutation.permute_epochs(indices, self.length, self.seed) + (
+        places = indices if self.closed is None else indices % (self.closed * self.length)
+        return permutation.permute_epochs(places, self.length, self.seed) + (
             indices // self.length * self.length
         )
 

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar, overload
 import numpy as np
 
 from grain_jax._algebra import global_random, index_maps, sources, steps, transforms
-from grain_jax._datasets import fluent, iter_dataset, nodes, roots
+from grain_jax._datasets import fluent, iter_dataset, nodes, roots, subsets
 from grain_jax._values import errors, options, seeds
 
 __all__ = ["MapDataset"]
@@ -221,7 +221,11 @@ class MapDataset(fluent.Fluent, Generic[T]):
         return self._reordered(shuffle, f"shuffle(seed={seed})")
 
     def slice(self, sl: builtins.slice) -> MapDataset[T]:
-        """Returns the dataset of the elements that a slice picks."""
+        """Returns the dataset of the elements that a slice picks, the same ones in every epoch.
+
+        Slices that share no element of a shuffled dataset share none over all epochs. Random steps
+        draw anew in each epoch, and a `shuffle` behind the slice reorders its elements in each.
+        """
         if not isinstance(sl, builtins.slice):
             raise errors.InvalidTypeError(
                 f"slice takes a slice, got {sl!r}. Write ds.slice(slice(start, stop)) or "
@@ -229,7 +233,8 @@ class MapDataset(fluent.Fluent, Generic[T]):
             )
         picked = builtins.range(len(self))[sl]
         text = f"slice({picked.start}, {picked.stop}, {picked.step})"
-        return self._reordered(index_maps.Slice(picked, len(self)), text)
+        index_map = index_maps.Slice(picked, len(self))
+        return self._then(nodes.IndexNode(subsets.closed(self._node), index_map), text)
 
     def repeat(
         self, num_epochs: int | None = None, *, reseed_each_epoch: bool = True

@@ -208,10 +208,17 @@ class SourceNode:
 
 @dataclasses.dataclass(frozen=True)
 class CustomNode:
-    """A user's own subclass of `MapDataset`."""
+    """A user's own subclass of `MapDataset`.
+
+    Attributes:
+      dataset: the user's object.
+      sparse: never known, so no.
+      closed: after how many epochs its elements come again; None leaves that to the user's class.
+    """
 
     dataset: Any
     sparse: bool = False
+    closed: int | None = None
 
     @property
     def length(self) -> int:
@@ -226,6 +233,8 @@ class CustomNode:
         """Asks the user's `__getitem__`."""
         data: list[Any] = []
         wanted = indices.tolist()
+        if self.closed is not None:
+            wanted = [index % (self.closed * self.length) for index in wanted]
         try:
             for index in wanted:
                 data.append(self.dataset[index])

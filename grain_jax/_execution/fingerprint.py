@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from grain_jax._algebra import index_maps, samplers, steps
-from grain_jax._datasets import nodes, roots, sampled
+from grain_jax._datasets import nodes, roots, sampled, subsets
 from grain_jax._datasets.plan import Plan
 from grain_jax._execution.layout import Layout
 from grain_jax._values import errors
@@ -41,7 +41,7 @@ def fingerprint(
     done: list[Any] = []
     records: int | None = None
     kind = type(plan.root).__name__
-    node = plan.root.node if isinstance(plan.root, roots.NodeRoot) else None
+    node = root_node = plan.root.node if isinstance(plan.root, roots.NodeRoot) else None
     if isinstance(plan.root, sampled.SampledRoot):
         order.append("a sampler of one's own")
     while node is not None:
@@ -59,6 +59,7 @@ def fingerprint(
                 order.append(f"flat_map({node.fan_out})")
         node = getattr(node, "parent", None)
     done += [*plan.steps, *stages]
+    times = None if root_node is None else subsets.times_sliced(root_node)
     sharding = "sampler" if layout.sampler_shard[1] > 1 else "loader" if layout.shard[1] > 1 else ""
     return {
         "source": kind,
@@ -68,6 +69,7 @@ def fingerprint(
         "sharding": sharding or "none",
         "counting": [_kind(step) for step in done if _counts(step)],
         "maps": [_short(step) for step in done if not isinstance(step, steps.BatchStep)],
+        **({} if times is None else {"sliced": times}),
     }
 
 
@@ -114,6 +116,12 @@ def compare(saved: Mapping[str, Any], now: Mapping[str, Any], *, strict: bool) -
         for key, text in _NAMES.items()
         if saved.get(key) != now[key] and not _only_unsharded(key, saved, now)
     ]
+    # A state without this field is of a slice that had other records in each epoch.
+    if "sliced" not in saved and now.get("sliced", 1) != 1:
+        differing.append(
+            "a slice that is repeated: in the run that saved the state, later epochs had other "
+            "records than the first; in this pipeline every epoch has the same ones"
+        )
     if differing:
         message = "the state is of another pipeline. " + "; ".join(differing) + "."
         if strict:

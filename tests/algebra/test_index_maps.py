@@ -47,6 +47,18 @@ def test_shuffle_permutes_within_each_epoch(n: int, seed: int, epoch: int) -> No
     assert found == one_by_one
 
 
+@given(n=st.integers(1, 30), closed=st.integers(1, 3), epoch=st.integers(-4, 7))
+def test_a_closed_shuffle_has_its_orders_again(n: int, closed: int, epoch: int) -> None:
+    first = range(epoch % closed * n, (epoch % closed + 1) * n)
+    expected = [i % n + epoch * n for i in mapped(index_maps.Shuffle(n, 5), list(first))]
+    shuffle = index_maps.Shuffle(n, 5, closed=closed)
+    assert mapped(shuffle, list(range(epoch * n, (epoch + 1) * n))) == expected
+
+
+def test_a_slice_of_what_has_no_end_stays_in_its_first_epoch() -> None:
+    assert mapped(index_maps.Slice(range(2, 5), index_maps.ENDLESS), [0, 2, 3, 7]) == [2, 4, 2, 3]
+
+
 @pytest.mark.parametrize("n", [2, 7, 100])
 def test_shuffle_has_grains_order(n: int, reference_grain: ModuleType) -> None:
     shuffle: Callable[..., int] = reference_grain.experimental.index_shuffle

@@ -12,7 +12,9 @@ from grain_jax import transforms
 
 __all__ = ["Copies", "Pair", "extended", "shuffled", "start"]
 
-At = Callable[[int], Any]
+Shuffled = int | None
+"""After how many elements shuffles have their orders again, where a slice is behind them."""
+At = Callable[[int, Shuffled], Any]
 Pair = tuple[grain.MapDataset[Any], At, int]
 """A dataset of the library, the same as a function of an index, and its length."""
 
@@ -28,20 +30,21 @@ class Copies(transforms.FlatMap):
 
 def start(n: int) -> Pair:
     """The whole numbers below n, counted on over epochs."""
-    return grain.MapDataset.range(n), lambda i: i % n, n
+    return grain.MapDataset.range(n), lambda i, period: i % n, n
 
 
-def shuffled(index: int, n: int, seed: int) -> int:
+def shuffled(index: int, n: int, seed: int, period: Shuffled = None) -> int:
     """Where Grain's permutation sends an index; the epoch is kept."""
     epoch, within = divmod(index, n)
+    order = epoch if period is None else index % period // n
     if n > 1:
-        within = experimental.index_shuffle(within, n - 1, (seed + epoch) % 2**32, 4)
+        within = experimental.index_shuffle(within, n - 1, (seed + order) % 2**32, 4)
     return epoch * n + within
 
 
 def _present(below: At, then: Callable[[int, Any], Any]) -> At:
-    def at(index: int) -> Any:
-        value = below(index)
+    def at(index: int, period: Shuffled) -> Any:
+        value = below(index, period)
         return None if value is None else then(index, value)
 
     return at
@@ -67,9 +70,9 @@ def _slice(pair: Pair) -> Pair:
     dataset, below, n = pair
     picked = range(n)[1::2]
 
-    def at(index: int) -> Any:
+    def at(index: int, period: Shuffled) -> Any:
         epoch, within = divmod(index, len(picked))
-        return below(epoch * n + picked[within])
+        return below(epoch * n + picked[within], n)
 
     return dataset[1::2], at, len(picked)
 
@@ -81,14 +84,14 @@ def _repeat(pair: Pair) -> Pair:
 
 def _shuffle(pair: Pair) -> Pair:
     dataset, below, n = pair
-    return dataset.shuffle(seed=n), lambda i: below(shuffled(i, n, n)), n
+    return dataset.shuffle(seed=n), lambda i, p: below(shuffled(i, n, n, p), p), n
 
 
 def _flat_map(pair: Pair) -> Pair:
     dataset, below, n = pair
 
-    def at(index: int) -> Any:
-        value = below(index // 3)
+    def at(index: int, period: Shuffled) -> Any:
+        value = below(index // 3, None if period is None else period // 3)
         outputs = [] if value is None else Copies().flat_map(value)
         return dict(enumerate(outputs)).get(index % 3)
 
@@ -99,10 +102,11 @@ def _batch(pair: Pair) -> Pair:
     dataset, below, n = pair
     length = -(-n // 3)
 
-    def at(index: int) -> Any:
+    def at(index: int, period: Shuffled) -> Any:
         epoch, number = divmod(index, length)
         begin = 3 * number
-        return sum(below(epoch * n + i) for i in range(begin, min(begin + 3, n)))
+        period = None if period is None else period // length * n
+        return sum(below(epoch * n + i, period) for i in range(begin, min(begin + 3, n)))
 
     return dataset.batch(3, batch_fn=sum), at, length
 

@@ -38,8 +38,8 @@ def test_equals_plain_functions(n: int, kinds: list[str]) -> None:
     dataset, at, length = plain.extended(plain.start(n), kinds)
     assert len(dataset) == length
     indices = [0, length - 1, length // 2, length, length + 1, 2 * length - 1]
-    assert [dataset[i] for i in indices] == [at(i) for i in indices]
-    expected = [v for v in map(at, range(length)) if v is not None]
+    assert [dataset[i] for i in indices] == [at(i, None) for i in indices]
+    expected = [v for v in (at(i, None) for i in range(length)) if v is not None]
     assert list(dataset) == expected
 
 

@@ -180,3 +180,30 @@ def test_a_damaged_fingerprint_is_another_pipelines(field: str, wrong: Any) -> N
 
 def test_a_users_own_stream() -> None:
     assert fingerprint(Plan(Upstream(None), []), Layout(None))["records"] is None
+
+
+SLICED = MapDataset.range(12).seed(7).shuffle()[:8]
+
+
+def without(saved: dict[str, Any]) -> dict[str, Any]:
+    """The mark that is written where slices have other records in each epoch."""
+    return {key: value for key, value in saved.items() if key != "sliced"}
+
+
+@pytest.mark.parametrize("epochs", [3, None])
+def test_a_slice_that_had_other_records_in_later_epochs_is_refused(epochs: int | None) -> None:
+    now = of(SLICED.repeat(epochs))
+    with pytest.raises(
+        StateError, match=r"a slice that is repeated.*every epoch has the same ones"
+    ):
+        compare(without(now), now, strict=True)
+    with pytest.warns(UserWarning, match="a slice that is repeated"):
+        compare(without(now), now, strict=False)
+
+
+def test_how_often_a_slice_is_repeated_does_not_matter() -> None:
+    compare(of(SLICED.repeat(1)), of(SLICED.repeat(3)), strict=True)
+    compare(of(SLICED.repeat(3)), of(SLICED.repeat()), strict=True)
+    compare(of(SLICED.repeat(3)), of(SLICED.repeat(1)), strict=True)
+    # Once through is the stream that it was.
+    compare(without(of(SLICED.repeat(1))), of(SLICED.repeat(1)), strict=True)

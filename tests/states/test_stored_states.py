@@ -69,6 +69,17 @@ def test_each_checkpoint_goes_on_as_it_did(kind: str, version: str) -> None:
         assert write.take(iterator, len(stream) - 3) == stream[3:]
 
 
+@pytest.mark.parametrize("kind", pipelines.SUBSETS)
+def test_states_of_slices_with_other_records_in_each_epoch_are_refused_by_name(kind: str) -> None:
+    data = _stored("0.1.0", "subsets", kind)
+    for state in data["states"].values():
+        with contextlib.closing(pipelines.SUBSETS[kind]()) as iterator:
+            with pytest.raises(grain.errors.StateError, match="a slice that is repeated"):
+                iterator.set_state(write.parse(state))
+            # What was there in the first epoch is there in all.
+            assert write.take(iterator, 2) == data["stream"][:2]
+
+
 @each_version
 @pytest.mark.parametrize("kind", pipelines.SHARDED)
 def test_states_of_all_processes_go_on_with_other_numbers(kind: str, version: str) -> None:
