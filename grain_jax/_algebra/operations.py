@@ -22,9 +22,13 @@ __all__ = [
     "MapOperation",
     "Operation",
     "RandomMapOperation",
-    "lowered",
+    "keeps_key",
     "run_steps",
+    "step_of",
 ]
+
+# The steps behind which a record may keep its key.
+_KEYED = (steps.MapStep, steps.RandomStep, steps.FilterStep)
 
 
 @runtime_checkable
@@ -41,9 +45,9 @@ class _BuiltIn:
     def __call__(
         self, input_iterator: Iterator[records.Record[Any]]
     ) -> Iterator[records.Record[Any]]:
-        found = lowered(self)
-        assert found is not None
-        return run_steps(input_iterator, [steps.step_for(*found, number=1)])
+        step = step_of(self, number=1)
+        assert step is not None
+        return run_steps(input_iterator, [step])
 
 
 @dataclasses.dataclass
@@ -79,12 +83,36 @@ class FilterOperation(_BuiltIn):
     condition_function: Callable[[Any], bool]
 
 
-def lowered(operation: Any) -> tuple[str, Any] | None:
-    """Returns kind and transformation that an operation stands for; None for a user's own.
+def step_of(operation: Any, **settings: Any) -> steps.Step | None:
+    """Returns the step that an operation or a transformation stands for; None for a user's own.
+
+    Args:
+      operation: what the user gave.
+      **settings: see `steps.step_for`.
 
     Raises:
       InvalidTypeError: for an object that is neither an operation nor a transformation.
     """
+    found = _lowered(operation)
+    if found is None:
+        return None
+    step = steps.step_for(*found, **settings)
+    if isinstance(operation, _BuiltIn) and isinstance(step, _KEYED):
+        step.keeps_key = False
+    return step
+
+
+def keeps_key(step: steps.Step) -> bool:
+    """Whether the records behind a step have the record keys of those before it.
+
+    They do not where one is made of several or several of one; nor, as in Grain, behind a legacy
+    operation.
+    """
+    return step.keeps_key if isinstance(step, _KEYED) else isinstance(step, steps.IndexStep)
+
+
+def _lowered(operation: Any) -> tuple[str, Any] | None:
+    """Returns kind and transformation that an operation stands for; None for a user's own."""
     if isinstance(operation, BatchOperation):
         return "batch", transforms.Batch(
             operation.batch_size, operation.drop_remainder, operation.batch_fn
@@ -127,8 +155,9 @@ def _run(stream: Iterator[records.Record[Any]], step: steps.Step) -> Iterator[re
     for number, record in enumerate(stream):
         block = step(_block([record], number, step))
         outputs = block.outputs or [0] * len(block)
+        metadata = record.metadata if keeps_key(step) else record.metadata.remove_record_key()
         for element, output in zip(block.data, outputs, strict=True):
-            yield _Output(record.metadata, element, output)
+            yield _Output(metadata, element, output)
 
 
 def _run_batch(

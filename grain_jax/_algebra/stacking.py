@@ -15,12 +15,13 @@ import numpy as np
 
 from grain_jax._algebra import mixing
 from grain_jax._values import arrays as kinds
-from grain_jax._values.errors import InvalidTypeError, InvalidValueError
+from grain_jax._values.errors import InvalidTypeError, StackError
 from grain_jax._values.memory import is_owned, owned_empty
 from grain_jax._values.trees import LEAF_TYPES, flatten, split, static_difference
 
 __all__ = [
     "Allocate",
+    "MixedTypesError",
     "OpaqueLeafError",
     "StackError",
     "copy_into",
@@ -52,23 +53,8 @@ _LONGEST = 80
 _SHORT_AXIS = 8
 
 
-class StackError(InvalidValueError):
-    """Elements that do not stack.
-
-    Attributes:
-        leaf: where in the element's tree, in JAX's notation; empty for an element that is a leaf.
-        first: the row of an element that shows the reason.
-        second: the row of one that does not go with it; equal to `first` where one is enough.
-    """
-
-    def __init__(self, message: str, leaf: str, first: int, second: int) -> None:
-        super().__init__(message)
-        self.leaf = leaf
-        self.first = first
-        self.second = second
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.args[0], self.leaf, self.first, self.second)
+class MixedTypesError(StackError, InvalidTypeError):
+    """Leaves whose types have no common one, which `np.stack` refuses with a TypeError, too."""
 
 
 class OpaqueLeafError(StackError, InvalidTypeError):
@@ -240,7 +226,7 @@ def _stack_any(column: list[Any], leaf: str, allocate: Allocate | None) -> Any:
     try:
         dtype = mixing.common_dtype(arrays)
     except mixing.UnlikeError as error:
-        raise StackError(
+        raise MixedTypesError(
             f"{_place(leaf)} has dtype {arrays[error.first].dtype} in element {error.first} of the "
             f"batch and {arrays[error.second].dtype} in element {error.second}, {error.why}. "
             "Convert the records to one dtype before Batch.",
@@ -261,7 +247,7 @@ def _stack_keys(column: list[Any], leaf: str) -> Any:
     first = column[0]
     for row, key in enumerate(column):
         if not kinds.is_key(key) or key.dtype != first.dtype or key.shape != first.shape:
-            raise StackError(
+            raise MixedTypesError(
                 f"{_place(leaf)} is {_kind(first)} in element 0 of the batch and {_kind(key)} in "
                 f"element {row}; keys stack with keys of one shape and implementation.",
                 leaf,

@@ -62,6 +62,7 @@ class MapStep:
 
     function: Callable[[Any], Any]
     title: str
+    keeps_key: bool = True
 
     def __call__(self, block: Block) -> Block:
         out: list[Any] = []
@@ -92,6 +93,7 @@ class RandomStep:
     title: str
     number: int
     seed: int | None
+    keeps_key: bool = True
 
     def __call__(self, block: Block) -> Block:
         out: list[Any] = []
@@ -153,6 +155,7 @@ class FilterStep:
 
     function: Callable[[Any], bool]
     title: str
+    keeps_key: bool = True
 
     def __call__(self, block: Block) -> Block:
         keep: list[int] = []
@@ -377,7 +380,8 @@ def step_for(
     """
     title = f"step {number}: {kind}({_name(transform)})"
     if kind == "batch" and isinstance(transform, transforms.Batch):
-        title = f"step {number}: batch({transform.batch_size})"
+        drop = ", drop_remainder=True" * transform.drop_remainder
+        title = f"step {number}: batch({transform.batch_size}{drop})"
         return BatchStep(transform.batch_size, transform.drop_remainder, transform.batch_fn, title)
     function = _function(kind, transform)
     if kind == "map":

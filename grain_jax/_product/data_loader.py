@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
+import logging
 import warnings
 import weakref
 from collections.abc import Iterator, Sequence
@@ -19,6 +21,8 @@ from grain_jax._product.loader_iterator import DataLoaderIterator, Description
 from grain_jax._values import closing, errors, options, sharding
 
 __all__ = ["DataLoader", "DataLoaderIterator", "load"]
+
+_logger = logging.getLogger("grain_jax")
 
 _BUILT_IN = (samplers.IndexSampler, samplers.SequentialSampler)
 
@@ -250,12 +254,28 @@ def _check_sampler(sampler: Any, source: access.Source) -> None:
             f"sampler must give a RecordMetadata for each index, got {sampler!r} of type "
             f"{type(sampler).__name__}. Write grain_jax.samplers.IndexSampler(num_records=...)."
         )
-    if isinstance(sampler, _BUILT_IN) and sampler.num_records > source.length:
+    if not isinstance(sampler, _BUILT_IN) or sampler.num_records == source.length:
+        return
+    if sampler.num_records > source.length:
         raise errors.InvalidValueError(
             f"the sampler has num_records={sampler.num_records}, and the source "
             f"({source.description}) has {source.length} records. Write "
             f"num_records={source.length}, or len(source)."
         )
+    _log_unread(source.description, source.length, sampler.num_records)
+
+
+@functools.lru_cache
+def _log_unread(source: str, length: int, read: int) -> None:
+    """Says, once, that a sampler leaves records out: for a part of a source that is meant."""
+    _logger.warning(
+        "the sampler has num_records=%d, and the source (%s) has %d records: the last %d of them "
+        "are never read. Write num_records=len(source) to read all.",
+        read,
+        source,
+        length,
+        length - read,
+    )
 
 
 def _seed(sampler: Any) -> int | None:
@@ -331,12 +351,11 @@ def _steps(todo: Sequence[Any], sampler: Any) -> tuple[list[steps.Step], list[An
     stages: list[Any] = []
     randoms = 0
     for number, one in enumerate(todo, 1):
-        found = operations.lowered(one)
-        if found is None:
+        step = operations.step_of(one, number=number, random_number=randoms, seed=seed)
+        if step is None:
             name = getattr(one, "__name__", type(one).__name__)
             stages.append(Own(one, f"step {number}: operation({name})"))
             continue
-        step = steps.step_for(*found, number=number, random_number=randoms, seed=seed)
         if isinstance(step, steps.RandomStep):
             randoms += 1
             _check_random(step, sampler)

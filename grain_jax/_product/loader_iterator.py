@@ -6,7 +6,7 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
 
-from grain_jax._algebra import steps
+from grain_jax._algebra import operations, steps
 from grain_jax._datasets import iterators
 from grain_jax._datasets.plan import Plan, Upstream
 from grain_jax._execution import fingerprint, states
@@ -141,10 +141,7 @@ class _Metadata:
         self._root = about.plan.root
         self._seed = about.seed
         self._step = sum(isinstance(step, steps.RandomStep) for step in about.plan.steps)
-        # What is made of several records, or is one of several made of it, has no key of its own.
-        self._has_key = not any(
-            isinstance(step, (steps.BatchStep, steps.FlatMapStep)) for step in about.plan.steps
-        )
+        self._has_key = all(map(operations.keeps_key, about.plan.steps))
 
     def __call__(self, item: Item) -> records.RecordMetadata:
         """Returns index, record key and generator of an item."""

@@ -41,6 +41,7 @@ class Placement:
         leaves, prefix = jax.tree_util.tree_flatten(sharding, is_leaf=_is_place)
         self._prefix: Any = prefix
         names = _names(jax.tree_util.tree_unflatten(self._prefix, range(len(leaves))))
+        self._hint = _hint_of_devices(sharding)
         self.is_tree = len(leaves) != 1 or bool(names[0])
         if not leaves:
             raise InvalidValueError("the tree of shardings is empty: give None for all devices")
@@ -61,11 +62,12 @@ class Placement:
         """
         try:
             subtrees = self._prefix.flatten_up_to(batch)
-        except ValueError as error:
+        except ValueError:
+            # What JAX says has the whole batch in it.
             raise InvalidValueError(
-                f"the tree of shardings does not fit the batch: {error}. The shardings have the"
-                f" structure {self._prefix}, the batch {jax.tree_util.tree_structure(batch)}: give"
-                " one sharding for each leaf, or one for a whole subtree."
+                "the tree of shardings does not fit the batch. The shardings have the structure"
+                f" {self._prefix}, the batch {jax.tree_util.tree_structure(batch)}: give one"
+                f" sharding for each leaf, or one for a whole subtree.{self._hint}"
             ) from None
         return [
             sharding
@@ -208,6 +210,21 @@ def row_sharding(sharding: Sharding, axis: int) -> Sharding:
     )
 
 
+def _hint_of_devices(sharding: Any) -> str:
+    """Says what to write for a list of devices, which stands for one leaf each."""
+
+    def is_list(part: Any) -> bool:
+        is_sequence = isinstance(part, (list, tuple)) and len(part) > 0
+        return is_sequence and all(isinstance(place, jax.Device) for place in part)
+
+    if not any(map(is_list, jax.tree_util.tree_leaves(sharding, is_leaf=is_list))):
+        return ""
+    return (
+        " To spread rows over a list of devices, write NamedSharding(Mesh(devices, ('data',)),"
+        " PartitionSpec('data')), or give None for all devices."
+    )
+
+
 def _in_order(devices: set[Any]) -> list[Any]:
     return sorted(devices, key=lambda device: (device.process_index, device.id))
 
@@ -230,6 +247,11 @@ def _as_sharding(place: Any, name: str) -> Sharding:
         raise InvalidTypeError(
             f"{name} is {place}, which does not say on which mesh. Write"
             f" jax.sharding.NamedSharding(mesh, {place})."
+        )
+    if isinstance(place, Mesh):
+        raise InvalidTypeError(
+            f"{name} is a mesh, which does not say what lies along its axes. Write"
+            f" jax.sharding.NamedSharding(mesh, PartitionSpec({place.axis_names[0]!r}))."
         )
     if not isinstance(place, Sharding):
         raise InvalidTypeError(

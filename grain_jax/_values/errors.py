@@ -2,6 +2,7 @@
 
     GrainError                  everything below
     ├── InvalidValueError       (ValueError)    a value that cannot work
+    │   ├── StackError          (ValueError)    elements that make no batch
     │   └── StateError          (ValueError)    a state that does not fit, or is none
     ├── InvalidTypeError        (TypeError)     an object of the wrong kind
     ├── OutOfRangeError         (IndexError)    a position or key outside its range
@@ -17,6 +18,8 @@ exception is never wrapped: it is raised as itself, with notes that name the ste
 
 from __future__ import annotations
 
+from typing import Any
+
 __all__ = [
     "ClosedError",
     "GrainError",
@@ -24,6 +27,7 @@ __all__ = [
     "InvalidValueError",
     "MissingDependencyError",
     "OutOfRangeError",
+    "StackError",
     "StateError",
     "TooManyErrors",
     "TransformError",
@@ -37,6 +41,25 @@ class GrainError(Exception):
 
 class InvalidValueError(GrainError, ValueError):
     """A value that cannot work, refused where it is given."""
+
+
+class StackError(InvalidValueError):
+    """Elements that do not stack; where it is for their types, this is an InvalidTypeError, too.
+
+    Attributes:
+      leaf: where in the element's tree, in JAX's notation; empty for an element that is a leaf.
+      first: the row of an element that shows the reason.
+      second: the row of one that does not go with it; equal to `first` where one is enough.
+    """
+
+    def __init__(self, message: str, leaf: str, first: int, second: int) -> None:
+        super().__init__(message)
+        self.leaf = leaf
+        self.first = first
+        self.second = second
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.args[0], self.leaf, self.first, self.second)
 
 
 class StateError(InvalidValueError):

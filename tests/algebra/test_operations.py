@@ -61,18 +61,27 @@ def test_lowering() -> None:
     def double(x: int) -> int:
         return 2 * x
 
-    assert operations.lowered(MapOperation(double)) == ("map", double)
-    assert operations.lowered(FilterOperation(double)) == ("filter", double)
-    assert operations.lowered(RandomMapOperation(double)) == ("random_map", double)
-    assert operations.lowered(BatchOperation(3, True)) == ("batch", transforms.Batch(3, True))
-    assert operations.lowered(transforms.Batch(3)) == ("batch", transforms.Batch(3))
-    assert operations.lowered(double) is None
+    for operation, kind in (
+        (MapOperation(double), steps.MapStep),
+        (FilterOperation(double), steps.FilterStep),
+        (RandomMapOperation(double), steps.RandomStep),
+    ):
+        found = operations.step_of(operation, number=1)
+        assert type(found) is kind
+        assert found.function is double
+        assert not operations.keeps_key(found)
+    for batch in (BatchOperation(3, True), transforms.Batch(3, True)):
+        found = operations.step_of(batch, number=1)
+        assert isinstance(found, steps.BatchStep)
+        assert (found.size, found.drop, found.function) == (3, True, None)
+        assert not operations.keeps_key(found)
+    assert operations.step_of(double, number=1) is None
 
 
 @pytest.mark.parametrize("thing", [5, None, "map", transforms.Map, transforms.Batch, object()])
 def test_what_is_neither(thing: Any) -> None:
     with pytest.raises(errors.InvalidTypeError):
-        operations.lowered(thing)
+        operations.step_of(thing, number=1)
 
 
 def test_outputs_of_a_flat_map_have_draws_of_their_own() -> None:

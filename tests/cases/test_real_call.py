@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 import jax
@@ -252,3 +253,130 @@ def test_what_a_transform_raises_as_it_is_pickled_is_raised_as_itself(
             assert "Refuses.map" in notes
             assert "in __getstate__" in notes
             assert "worker_count=0" in notes
+
+
+def _keys(stream: Iterator[Any]) -> Iterator[Any]:
+    """Yields the keys of records, as text."""
+    for record in stream:
+        yield type(record)(record.metadata, str(record.metadata.record_key))
+
+
+def _same(stream: Iterator[Any]) -> Iterator[Any]:
+    yield from stream
+
+
+def _legacy(library: Any) -> dict[str, list[Any]]:
+    class Map(library.MapTransform):  # type: ignore[misc, name-defined]
+        def map(self, element: Any) -> Any:
+            return element
+
+    return {
+        "none": [],
+        "map": [library.MapOperation(lambda x: x)],
+        "filter": [library.FilterOperation(lambda x: True)],
+        "random map": [library.RandomMapOperation(lambda x, rng: x)],
+        "batch": [library.BatchOperation(1)],
+        "a transformation": [Map()],
+        "a transformation behind a map": [library.MapOperation(lambda x: x), Map()],
+    }
+
+
+@pytest.mark.parametrize("kind", _legacy(grain.python))
+@pytest.mark.parametrize("begins", [False, True])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_behind_legacy_operations_records_have_no_key_as_in_grain(
+    kind: str, begins: bool, workers: int, reference_grain: ModuleType
+) -> None:
+    import grain.python as other
+
+    found = []
+    for library, count in ((other, 0), (grain.python, workers)):
+        shards = library.NoSharding()
+        sampler = library.IndexSampler(3, shards, shuffle=True, num_epochs=1, seed=4)
+        operations = [_same] * begins + [*_legacy(library)[kind], _keys]
+        loader = library.DataLoader(
+            data_source=range(3), sampler=sampler, operations=operations, worker_count=count
+        )
+        found.append(list(loader))
+    assert found[0] == found[1]
+    has_keys = kind in ("none", "a transformation")
+    assert found[0] == (["1", "0", "2"] if has_keys else ["None"] * 3)
+
+
+def test_a_sampler_smaller_than_its_source_is_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for _ in range(3):
+        grain.DataLoader(data_source=range(1_234), sampler=IndexSampler(1_230, num_epochs=1))
+    grain.DataLoader(data_source=range(1_234), sampler=IndexSampler(1_234, num_epochs=1))
+    (record,) = caplog.records
+    assert (record.name, record.levelname) == ("grain_jax", "WARNING")
+    assert record.getMessage() == (
+        "the sampler has num_records=1230, and the source (range of length 1234) has 1234 "
+        "records: the last 4 of them are never read. Write num_records=len(source) to read all."
+    )
+
+
+def test_drop_remainder_is_in_texts() -> None:
+    dataset = grain.MapDataset.range(5)
+    assert repr(dataset.batch(2)).endswith(".batch(2)")
+    assert repr(dataset.batch(2, drop_remainder=True)).endswith(".batch(2, drop_remainder=True)")
+    stream = dataset.to_iter_dataset().batch(2, drop_remainder=True)
+    assert repr(stream).endswith(".batch(2, drop_remainder=True)")
+    ragged = grain.MapDataset.source([np.zeros(2), np.zeros(3)]).batch(2, drop_remainder=True)
+    with pytest.raises(errors.StackError) as caught:
+        ragged[0]
+    assert "batch(2, drop_remainder=True)" in caught.value.__notes__[0]
+
+
+MIXED = {
+    "shapes": [np.zeros(2), np.zeros(3)],
+    "structures": [{"x": 1}, {"y": 1}],
+    "dates and numbers": [np.datetime64(1, "s"), 3],
+    "records of other fields": [np.zeros(1, [("a", "i4")])[0], np.zeros(1, [("b", "i4")])[0]],
+    "keys and numbers": [jax.random.key(0), 1],
+}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", MIXED)
+def test_what_does_not_stack_is_the_built_in_that_grain_raises(
+    kind: str, workers: int, reference_grain: ModuleType
+) -> None:
+    with pytest.raises((ValueError, TypeError)) as caught:
+        reference_grain.MapDataset.source(MIXED[kind]).batch(2)[0]
+    built_in = TypeError if isinstance(caught.value, TypeError) else ValueError
+    with (
+        grain.load(MIXED[kind], num_epochs=1, batch_size=2, worker_count=workers) as loader,
+        pytest.raises(errors.StackError) as ours,
+    ):
+        next(iter(loader))
+    assert isinstance(ours.value, built_in)
+    assert isinstance(ours.value, ValueError)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_list_of_devices_says_what_to_write_and_shows_no_data(nested: bool) -> None:
+    source = {"x": np.full((8, 100), 77)}
+    devices = jax.devices()
+    sharding = {"x": devices} if nested else devices
+    loader = grain.load(source, num_epochs=1, batch_size=4)
+    with grain.prefetch_to_device(loader, sharding) as batches:
+        with pytest.raises(errors.InvalidValueError) as caught:
+            next(batches)
+        text = str(caught.value)
+        assert "77" not in text
+        assert "NamedSharding(Mesh(devices, ('data',)), PartitionSpec('data'))" in text
+        assert len(text) < 400
+    # What it says works.
+    rows = jax.sharding.NamedSharding(
+        jax.sharding.Mesh(devices, ("data",)), jax.sharding.PartitionSpec("data")
+    )
+    batch = next(grain.prefetch_to_device(loader, rows))
+    assert batch["x"].sharding == rows
+
+
+def test_a_mesh_is_no_sharding() -> None:
+    mesh = jax.sharding.Mesh(jax.devices(), ("data",))
+    with pytest.raises(errors.InvalidTypeError, match=r"NamedSharding\(mesh, PartitionSpec\('dat"):
+        grain.prefetch_to_device([np.zeros(4)], mesh)
