@@ -13,7 +13,7 @@ from grain_jax._values import faults, progress
 from grain_jax._values.errors import InvalidTypeError, InvalidValueError, OutOfRangeError
 from grain_jax._values.trees import flatten
 
-__all__ = ["READING", "Keys", "Source", "describe", "failed_row", "mark_failure"]
+__all__ = ["READING", "Keys", "Source", "describe", "failed_row", "failing_row", "mark_failure"]
 
 READING = "reading the source"
 """What messages call it."""
@@ -54,6 +54,10 @@ class Source:
     def __repr__(self) -> str:
         return self.description
 
+    def snapshot(self) -> Source:
+        """The source for one iteration: a container as it is now, and others as they are."""
+        return self
+
     def __len__(self) -> int:
         return self.length
 
@@ -90,7 +94,7 @@ class Source:
         try:
             return list(self.get_many(wanted))
         except BaseException as error:
-            row = _failing_row(self.get, wanted, error)
+            row = failing_row(self.get, wanted, error)
             mark_failure(error, self, row, wanted)
             raise
 
@@ -160,8 +164,8 @@ def failed_row(error: BaseException) -> int | None:
     return row
 
 
-def _failing_row(get: Callable[[int], Any], keys: list[int], error: BaseException) -> int | None:
-    """Looks for the record that made `__getitems__` raise, for a second at most."""
+def failing_row(get: Callable[[int], Any], keys: list[int], error: BaseException) -> int | None:
+    """Looks for the record that made reading all of them raise, for a second at most."""
     end = time.monotonic() + _SEARCH_TIME
     for row, key in enumerate(keys):
         if time.monotonic() > end or not isinstance(error, Exception):

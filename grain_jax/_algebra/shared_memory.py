@@ -22,7 +22,7 @@ from typing import Any, BinaryIO, overload
 
 import numpy as np
 
-from grain_jax._algebra.containers import freeze
+from grain_jax._algebra.packing import seal
 from grain_jax._values.errors import ClosedError, InvalidTypeError, InvalidValueError
 from grain_jax._values.processes import is_gone
 
@@ -191,7 +191,7 @@ class SharedMemoryDataSource(Sequence[Any]):
     def _load(self, view: memoryview, index: int) -> Any:
         parts = self._table[self._starts[index] : self._starts[index + 1]].tolist()
         pieces = [view[start : start + size] for start, size in parts]
-        return freeze(pickle.loads(pieces[0], buffers=pieces[1:]))
+        return seal(pickle.loads(pieces[0], buffers=pieces[1:]))
 
 
 def _attached(kind: type[SharedMemoryDataSource], name: str, link: str) -> SharedMemoryDataSource:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-import collections
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
 from grain_jax._algebra.access import Source, describe
-from grain_jax._algebra.containers import ArraySource, ListSource, RangeSource, TreeSource
+from grain_jax._algebra.columns import Column, Columns
+from grain_jax._algebra.containers import (
+    ContainerSource,
+    RangeSource,
+    array_column,
+    elements_of,
+    is_list,
+)
+from grain_jax._algebra.lists import ListColumn
 from grain_jax._values.arrays import what_is_lost
 from grain_jax._values.errors import InvalidTypeError, InvalidValueError, OutOfRangeError
-from grain_jax._values.trees import flatten, paths
+from grain_jax._values.trees import flatten, paths, unflatten
 
 __all__ = ["RandomAccessDataSource", "RangeDataSource", "adapt", "check_not_empty"]
 
@@ -98,11 +105,11 @@ def adapt(source: Any) -> Source:
         values = source if kind is range else source.values
         if all(_INT64.min <= v <= _INT64.max for v in (values.start, values.stop, values.step)):
             return RangeSource(source)
-        return ListSource(values)
+        return ContainerSource(source, lambda _: Columns(ListColumn(values)))
     if isinstance(source, np.ndarray):
-        return _adapt_array(source)
+        return ContainerSource(source, _array)
     if isinstance(source, dict) and not _is_numbered(source):
-        return _adapt_tree(source)
+        return ContainerSource(source, _tree)
     for name, does in (("__len__", "its number of records"), ("__getitem__", "a record by index")):
         if not callable(getattr(source, name, None)):
             raise InvalidTypeError(
@@ -110,8 +117,8 @@ def adapt(source: Any) -> Source:
                 "array, a dict of arrays, or an object with __len__ and __getitem__; from an "
                 "iterable, make list(...)."
             )
-    if _is_container(source):
-        return ListSource(source)
+    if is_list(source):
+        return ContainerSource(source, _list)
     return Source(source)
 
 
@@ -134,23 +141,18 @@ def _refuse_lossy(array: Any, name: str) -> None:
         raise InvalidTypeError(f"{name} {lost}")
 
 
-def _adapt_array(source: np.ndarray[Any, Any]) -> Source:
+def _list(source: Any) -> Columns:
+    return Columns(ListColumn(elements_of(source)))
+
+
+def _array(source: np.ndarray[Any, Any]) -> Columns:
     if isinstance(source, np.ma.MaskedArray):
         _refuse_lossy(source, "the data source")
     if source.ndim == 0:
         raise InvalidTypeError(
             "an array without axes is no data source; its first axis would number the records."
         )
-    if type(source) in (np.ndarray, np.memmap):
-        return ArraySource(source)
-    return ListSource(source)  # type: ignore[arg-type]  # keeps the rows' class
-
-
-def _is_container(source: Any) -> bool:
-    if isinstance(source, collections.deque | collections.UserList | dict):
-        return True
-    # A subclass that computes its items makes records afresh.
-    return type(source).__getitem__ in (list.__getitem__, tuple.__getitem__)
+    return Columns(array_column(source))
 
 
 def _is_numbered(source: dict[Any, Any]) -> bool:
@@ -158,25 +160,34 @@ def _is_numbered(source: dict[Any, Any]) -> bool:
     return len(source) > 0 and all(type(k) is int and 0 <= k < len(source) for k in source)
 
 
-def _adapt_tree(source: Any) -> Source:
-    leaves, ways = flatten(source)[0], paths(source)
+def _tree(source: Any) -> Columns:
+    leaves, shape = flatten(source)
+    ways = paths(source)
     if not leaves:
         raise InvalidValueError("an empty dict is no data source: it has no arrays and no records.")
-    lengths: dict[int, str] = {}
-    for leaf, way in zip(leaves, ways, strict=True):
-        shape = getattr(leaf, "shape", None)
-        if not shape or not hasattr(leaf, "__array__"):
-            raise InvalidTypeError(
-                f"a dict is a data source where all its leaves are arrays of equal length; {way} "
-                f"is {describe(leaf)}{'' if shape is None else ' without axes'}. Convert it with "
-                "np.asarray, or give a list of records."
-            )
-        _refuse_lossy(leaf, f"the leaf {way} of the data source")
-        lengths.setdefault(int(shape[0]), way)
+    columns = [_leaf(leaf, way) for leaf, way in zip(leaves, ways, strict=True)]
+    lengths = {column.length: way for column, way in zip(columns[::-1], ways[::-1], strict=True)}
     if len(lengths) > 1:
-        (first, way), (second, other) = list(lengths.items())[:2]
+        (first, way), (second, other) = sorted(
+            lengths.items(), key=lambda item: ways.index(item[1])
+        )[:2]
         raise InvalidValueError(
             f"the arrays of a dict as a data source need one length: {way} has {first} rows and "
             f"{other} has {second}."
         )
-    return TreeSource(source)
+    tree = unflatten(shape, columns)
+    if type(source) is dict:
+        tree = {key: tree[key] for key in source}  # the user's order
+    return Columns(tree)
+
+
+def _leaf(leaf: Any, way: str) -> Column:
+    shape = getattr(leaf, "shape", None)
+    if not shape or not hasattr(leaf, "__array__"):
+        raise InvalidTypeError(
+            f"a dict is a data source where all its leaves are arrays of equal length; {way} "
+            f"is {describe(leaf)}{'' if shape is None else ' without axes'}. Convert it with "
+            "np.asarray, or give a list of records."
+        )
+    _refuse_lossy(leaf, f"the leaf {way} of the data source")
+    return array_column(np.asarray(leaf))

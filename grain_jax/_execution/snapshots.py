@@ -39,12 +39,19 @@ class _Pickler(pickle.Pickler):
     def __init__(self, file: io.BytesIO, kept: list[Any]) -> None:
         super().__init__(file, protocol=5)
         self._kept = kept
+        self._sources: dict[int, int] = {}
 
     def persistent_id(self, obj: Any) -> int | None:
         if not isinstance(obj, _SHARED):
             return None
+        number = len(self._kept)
+        if isinstance(obj, access.Source):
+            known = self._sources.setdefault(id(obj), number)
+            if known != number:
+                return known
+            obj = obj.snapshot()
         self._kept.append(obj)
-        return len(self._kept) - 1
+        return number
 
 
 class _Unpickler(pickle.Unpickler):
@@ -68,7 +75,9 @@ def _copied(original: T) -> T:
 
 
 def snapshot(original: T) -> T:
-    """Returns a copy that shares sources, arrays, functions and classes with the original.
+    """Returns a copy that shares arrays, functions and classes with the original.
+
+    Of containers in memory it has the elements that they have now, of other sources themselves.
 
     Of an object with a lock or an open file in it the copy shares all that it refers to; what
     cannot be copied at all is returned as it is.

@@ -48,10 +48,21 @@ def test_arrays_sources_functions_and_classes_are_shared() -> None:
     class Local:
         pass
 
-    table, source = np.zeros(3), sources.adapt([1, 2])
+    table, source = np.zeros(3), sources.adapt(range(2))
     things = [table, source, Local, len, np.add, np, lambda x: x]
     assert all(a is b for a, b in zip(snapshot(things), things, strict=True))
     assert snapshot(Add(1, table)).table is table
+
+
+def test_a_container_is_looked_at_once_and_is_the_same_wherever_it_is_used() -> None:
+    numbers = [1, 2]
+    source = sources.adapt(numbers)
+    first, second = snapshot([source, source])
+    numbers[0] = 10
+    numbers.append(3)
+    assert first is second
+    assert first.read(np.arange(2)) == [1, 2]
+    assert snapshot(source).read(np.arange(3)) == [10, 2, 3]
 
 
 def test_what_does_not_pickle_is_copied_one_level_deep() -> None:

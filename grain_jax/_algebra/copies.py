@@ -1,0 +1,137 @@
+"""Copies of records: what a container holds is handed out as a view or a copy, never as itself.
+
+A record of numbers, text and arrays is copied by hand. Any other goes through pickle and back,
+which is what happens to it on its way to a worker process too, so that both give the same. Its
+arrays are not copied but come as read-only views.
+"""
+
+from __future__ import annotations
+
+import collections
+import copy
+import dataclasses
+import io
+import warnings
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from grain_jax._algebra.packing import Pickler, fields_of, frozen_array, load, seal
+from grain_jax._values.trees import LEAF_TYPES
+
+__all__ = ["of_records"]
+
+_IMMUTABLE = (LEAF_TYPES - {np.ndarray, np.void}) | {type(None)}
+"""Types whose values nobody can change."""
+
+_FLAT = _IMMUTABLE | {np.ndarray}
+
+
+def of_records(records: Sequence[Any]) -> list[Any]:
+    """The records as an operation may have them.
+
+    Arrays are read-only views; all else that could be changed in place is a copy. What does not
+    pickle is handed out as it is, and a warning says so.
+    """
+    if records:
+        # Records of one immutable type are the rule where the cost of each one counts.
+        kind = type(records[0])
+        if kind in _IMMUTABLE and list(map(type, records)).count(kind) == len(records):
+            return list(records)
+    result = list(map(_flat, records))
+    others = [row for row, record in enumerate(result) if record is NotImplemented]
+    if others:
+        copier = _Copier()
+        for row in others:
+            result[row] = copier.copy(records[row])
+    return result
+
+
+def _flat(record: Any) -> Any:
+    """The copy of a value, or of a container of values; NotImplemented for anything else."""
+    kind = type(record)
+    if kind in _IMMUTABLE:
+        return record
+    if kind is np.ndarray:
+        return NotImplemented if record.dtype.hasobject else frozen_array(record)
+    if kind is dict:
+        if not _IMMUTABLE.issuperset(map(type, record)):
+            return NotImplemented
+        values = record.values()
+    elif kind is list or kind is tuple:
+        values = record
+    else:
+        return NotImplemented
+    kinds = set(map(type, values))
+    if kinds <= _IMMUTABLE:
+        return record if kind is tuple else record.copy()
+    if not kinds <= _FLAT:
+        return NotImplemented
+    copies = list(map(_flat, values))
+    if any(value is NotImplemented for value in copies):
+        return NotImplemented
+    if kind is dict:
+        return dict(zip(record, copies, strict=True))
+    return copies if kind is list else tuple(copies)
+
+
+class _Copier:
+    """Copies records by way of pickle, without their arrays, functions and classes."""
+
+    def __init__(self) -> None:
+        self._file = io.BytesIO()
+        self._pickler = Pickler(self._file, apart=False)
+
+    def copy(self, record: Any) -> Any:
+        file, pickler = self._file, self._pickler
+        file.seek(0)
+        file.truncate()
+        pickler.forget()
+        try:
+            pickler.dump(record)
+            memories = [buffer.raw().toreadonly() for buffer in pickler.buffers]
+            copied = load(file.getvalue(), memories, pickler.objects)
+        except Exception as error:  # the user's class decides what it raises here
+            _tell(record, error)
+            return _rebuilt(record)
+        return seal(copied) if pickler.unsealed else copied
+
+
+_told: weakref.WeakSet[type] = weakref.WeakSet()
+
+
+def _tell(record: Any, error: Exception) -> None:
+    kind = type(record)
+    if kind in _told:
+        return
+    _told.add(kind)
+    warnings.warn(
+        f"a record of type {kind.__qualname__} does not pickle ({type(error).__name__}: {error}), "
+        "so no copy of it can be made: operations get the source's own object, what they change "
+        "in it stays changed in later epochs, and worker processes cannot have it. Give plain "
+        "data, or make the object in an operation.",
+        stacklevel=2,
+    )
+
+
+def _rebuilt(record: Any) -> Any:
+    """Containers rebuilt and arrays as read-only views; all else as it is."""
+    kind = type(record)
+    if isinstance(record, np.ndarray):
+        return frozen_array(record)
+    if kind in (dict, collections.OrderedDict):
+        return kind((key, _rebuilt(value)) for key, value in record.items())
+    if kind is collections.defaultdict:
+        return kind(record.default_factory, {k: _rebuilt(v) for k, v in record.items()})
+    if kind is list or kind is tuple:
+        return kind([_rebuilt(value) for value in record])
+    if isinstance(record, tuple) and hasattr(kind, "_fields"):
+        return kind(*[_rebuilt(value) for value in record])
+    if dataclasses.is_dataclass(record) and not isinstance(record, type):
+        rebuilt = copy.copy(record)
+        for name, value in fields_of(record):
+            object.__setattr__(rebuilt, name, _rebuilt(value))  # also where the class is frozen
+        return rebuilt
+    return record
