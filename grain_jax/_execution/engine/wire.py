@@ -93,6 +93,16 @@ def _array(base: Any, offset: int, shape: Any, strides: Any, code: Any) -> npt.N
     return np.ndarray(shape, code, base, offset, strides)
 
 
+def _sealed_array(*place: Any) -> npt.NDArray[Any]:
+    return _sealed(_array(*place))
+
+
+def _sealed(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    # A view on the user's source, say: in the trainer's process it would be read-only, too.
+    array.setflags(write=False)
+    return array
+
+
 def _empty(shape: tuple[int, ...], code: Any) -> npt.NDArray[Any]:
     return np.ndarray(shape, code)
 
@@ -158,9 +168,11 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc, unused-ignore]
             raise TypeError(f"cannot pickle '{kind.__module__}.{kind.__name__}' object")
         if kind is np.ndarray:
             if obj.dtype.hasobject:
-                return NotImplemented
+                return NotImplemented if obj.flags.writeable else (_sealed, (obj.copy(),))
             return self._place(obj, self._slot) if self._slot is not None else _inline(obj)
         if kind is not types.FunctionType and not isinstance(obj, type):
+            if isinstance(obj, np.ndarray) and not obj.flags.writeable:
+                return _sealed, (obj.copy(),)
             return NotImplemented  # cloudpickle's table has the reducer, if there is one
         key = id(obj)
         if _by_name.get(key) is obj:
@@ -177,7 +189,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc, unused-ignore]
         code = _code(array.dtype)
         if array.nbytes == 0:
             return _empty, (array.shape, code)
-        offset = slot.offset_of(array)
+        offset, writeable = slot.offset_of(array), array.flags.writeable
         if offset is None:
             copy = slot.allocate(array.shape, array.dtype)
             if array.flags.f_contiguous and not array.flags.c_contiguous:
@@ -185,7 +197,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc, unused-ignore]
             copy[...] = array
             offset, array = slot.end - array.nbytes, copy
         strides = None if array.flags.c_contiguous else array.strides
-        return _array, (_BASE, offset, array.shape, strides, code)
+        return _array if writeable else _sealed_array, (_BASE, offset, array.shape, strides, code)
 
 
 def dumps(value: Any, registry: Registry | None) -> bytes:

@@ -43,7 +43,7 @@ def same(back: Any, array: np.ndarray[Any, Any]) -> None:
     assert type(back) is np.ndarray
     assert back.dtype == array.dtype
     assert back.shape == array.shape
-    assert back.flags.writeable
+    assert back.flags.writeable == array.flags.writeable
     if array.dtype.names:  # the padding is anybody's
         assert repr(back.tolist()) == repr(array.tolist())
     else:
@@ -96,7 +96,7 @@ def test_any_array(file: arena.Arena, array: np.ndarray[Any, Any]) -> None:
     same(back, array)
 
 
-def test_read_only_arrays_come_back_writable(file: arena.Arena) -> None:
+def test_read_only_arrays_stay_read_only(file: arena.Arena) -> None:
     array = np.arange(5)
     array.flags.writeable = False
     same(there_and_back(file, array)[0], array)
