@@ -192,7 +192,7 @@ class IterDataset(fluent.Fluent, Generic[T]):
 
         Args:
           options: number of workers, buffers, lanes; None takes one worker.
-          worker_init_fn: called in each worker with its index and the number of workers.
+          worker_init_fn: see `MultiprocessingOptions`; wins over the one in `options`.
           sequential_slice: accepted for compatibility: the order does not depend on the workers.
 
         Raises:
@@ -203,11 +203,10 @@ class IterDataset(fluent.Fluent, Generic[T]):
                 "mp_prefetch is already there, and a stream has one set of workers. Write it once, "
                 "after the last step that workers shall do."
             )
-        setup = iterators.Setup(_checked(options), worker_init_fn)
-        if worker_init_fn is not None and not callable(worker_init_fn):
-            raise errors.InvalidTypeError(
-                f"worker_init_fn must be a function or None, got {worker_init_fn!r}."
-            )
+        chosen = _checked(options)
+        if worker_init_fn is not None:
+            chosen = dataclasses.replace(chosen, worker_init_fn=worker_init_fn)
+        setup = iterators.Setup(chosen)
         text = f"mp_prefetch(num_workers={setup.options.num_workers})"
         return self._then(text, remote=len(self._description.steps), setup=setup)
 

@@ -67,13 +67,11 @@ class Setup:
 
     Attributes:
       options: worker processes and buffers; the lanes in it do fix the order.
-      worker_init: called in each worker with its index and the number of workers.
     """
 
     options: options.MultiprocessingOptions = dataclasses.field(
         default_factory=options.MultiprocessingOptions
     )
-    worker_init: Callable[[int, int], None] | None = None
 
 
 _runners: list[Callable[[Plan, Setup], DatasetIterator[Any]]] = []

@@ -8,7 +8,7 @@ import itertools
 import logging
 import warnings
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 from grain_jax._algebra import access, index_maps, operations, samplers, sources, steps, transforms
@@ -50,6 +50,8 @@ class DataLoader(closing.Closing):
       on_error: what an exception in user code does: "raise", or an `ErrorPolicy`.
       max_worker_restarts: how often one task may lose its worker before that is an error.
       stall_timeout: seconds that workers may be silent before that is an error; None waits on.
+      worker_init_fn: called as `worker_init_fn(index, count)` in every worker before the pipeline
+        is loaded there; not with 0 workers. See `MultiprocessingOptions`.
 
     Raises:
       InvalidValueError, InvalidTypeError: for what cannot work, naming it.
@@ -81,6 +83,7 @@ class DataLoader(closing.Closing):
         on_error: Literal["raise"] | options.ErrorPolicy = "raise",
         max_worker_restarts: int = 3,
         stall_timeout: float | None = None,
+        worker_init_fn: Callable[[int, int], None] | None = None,
     ) -> None:
         self._options = options.MultiprocessingOptions(
             num_workers=options.check_worker_count("worker_count", worker_count),
@@ -93,6 +96,7 @@ class DataLoader(closing.Closing):
             on_error=on_error,
             max_worker_restarts=max_worker_restarts,
             stall_timeout=stall_timeout,
+            worker_init_fn=worker_init_fn,
         )
         if read_options is not None and not isinstance(read_options, options.ReadOptions):
             raise errors.InvalidTypeError(
@@ -214,6 +218,13 @@ def load(
     drop_remainder: bool = False,
     worker_count: int | None = 0,
     read_options: options.ReadOptions | None = None,
+    worker_buffer_size: int = 1,
+    lanes: int | None = None,
+    strict: bool = True,
+    on_error: Literal["raise"] | options.ErrorPolicy = "raise",
+    max_worker_restarts: int = 3,
+    stall_timeout: float | None = None,
+    worker_init_fn: Callable[[int, int], None] | None = None,
 ) -> DataLoader:
     """Returns a loader for a simple pipeline on one source.
 
@@ -228,6 +239,13 @@ def load(
       drop_remainder: whether an incomplete last batch is dropped.
       worker_count: worker processes; see `DataLoader`.
       read_options: how records are read.
+      worker_buffer_size: finished elements to keep ready per worker.
+      lanes: interleaved streams that fix the order; see `DataLoader`, and so for those below.
+      strict: whether a state of another pipeline is refused.
+      on_error: what an exception in user code does.
+      max_worker_restarts: how often one task may lose its worker.
+      stall_timeout: seconds that workers may be silent.
+      worker_init_fn: called in every worker before anything is loaded.
     """
     adapted = sources.adapt(source)
     sources.check_not_empty(adapted)
@@ -245,6 +263,13 @@ def load(
         worker_count=worker_count,
         shard_options=shard_options,
         read_options=read_options,
+        worker_buffer_size=worker_buffer_size,
+        lanes=lanes,
+        strict=strict,
+        on_error=on_error,
+        max_worker_restarts=max_worker_restarts,
+        stall_timeout=stall_timeout,
+        worker_init_fn=worker_init_fn,
     )
 
 

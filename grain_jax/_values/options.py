@@ -7,6 +7,7 @@ import math
 import numbers
 import os
 import pathlib
+from collections.abc import Callable
 from typing import Any, Literal
 
 from grain_jax._values import errors
@@ -163,6 +164,9 @@ class MultiprocessingOptions:
       on_error: what an exception in user code does: "raise", or an `ErrorPolicy`.
       max_worker_restarts: how often one task may lose its worker before that is an error.
       stall_timeout: seconds that workers may be silent before that is an error; None waits on.
+      worker_init_fn: called as `worker_init_fn(index, count)` in every worker, also in one that
+        replaces a dead one, before the pipeline is loaded or a module of its imported: the place
+        for what a library keeps in globals. Not called with 0 workers: there, set it yourself.
     """
 
     num_workers: int = 0
@@ -174,6 +178,7 @@ class MultiprocessingOptions:
     on_error: Literal["raise"] | ErrorPolicy = "raise"
     max_worker_restarts: int = 3
     stall_timeout: float | None = None
+    worker_init_fn: Callable[[int, int], None] | None = None
 
     def __post_init__(self) -> None:
         check_count("num_workers", self.num_workers, minimum=0)
@@ -188,6 +193,12 @@ class MultiprocessingOptions:
             )
         if self.stall_timeout is not None:
             _check_seconds("stall_timeout", self.stall_timeout)
+        if self.worker_init_fn is not None and not callable(self.worker_init_fn):
+            raise errors.InvalidTypeError(
+                "worker_init_fn must be a function of a worker's index and the number of workers, "
+                f"or None, got {self.worker_init_fn!r}. Write worker_init_fn=lambda index, count: "
+                "..."
+            )
 
     @property
     def skips(self) -> tuple[type[Exception], ...]:

@@ -41,9 +41,9 @@ def run(
     )
 
 
-def output(folder: Path, text: str, timeout: float = 60) -> list[str]:
+def output(folder: Path, text: str, timeout: float = 60, **environment: str) -> list[str]:
     """Returns the lines that a script printed; it must succeed and say nothing on stderr."""
-    done = run(folder, text, timeout)
+    done = run(folder, text, timeout, **environment)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     return done.stdout.splitlines()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 import pytest
 
+import grain_jax as grain
 from tests.cases import scripts
 
 pytestmark = pytest.mark.timeout(120)
@@ -178,3 +180,153 @@ def test_handles_are_each_workers_own(
     done = scripts.run(tmp_path, NUMBERS + HANDLES[kind], warn="ignore", GRAIN_JAX_ENGINE_MODE=mode)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == ["0 wrong"] * 3
+
+
+# A library whose behaviour hangs on a global that the script sets.
+STRICT = """
+import os, sys
+import numpy as np
+import grain_jax as grain
+
+with open("decoder.py", "w") as file:
+    file.write("LENIENT = False\\ndef decode(x):\\n    if x == 3 and not LENIENT:\\n"
+               "        raise OSError('truncated')\\n    return x\\n")
+sys.path.insert(0, os.getcwd())
+
+def init(index, count):
+    import decoder
+    decoder.LENIENT = True
+    assert "later" not in sys.modules
+
+def decode(x):
+    import decoder
+    return decoder.decode(x)
+
+class Decode(grain.transforms.Map):
+    def map(self, x):
+        return decode(x)
+"""
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_worker_init_fn_sets_what_the_script_set(
+    mode: str, tmp_path: Path, no_process_left: None
+) -> None:
+    body = """
+    init(0, 0)
+    sampler = grain.samplers.IndexSampler(8, num_epochs=1)
+    for workers in (0, 2):
+        loader = grain.DataLoader(data_source=range(8), sampler=sampler, operations=[Decode()],
+                                  worker_count=workers, worker_init_fn=init)
+        print([int(x) for x in loader])
+        loader.close()
+        loader = grain.load(range(8), num_epochs=1, transformations=[Decode()],
+                            worker_count=workers, worker_init_fn=init)
+        print([int(x) for x in loader])
+        loader.close()
+    stream = grain.MapDataset.range(8).map(decode).to_iter_dataset()
+    options = grain.MultiprocessingOptions(num_workers=2, worker_init_fn=init)
+    for prefetched in (stream.mp_prefetch(options),
+                       stream.mp_prefetch(grain.MultiprocessingOptions(2), worker_init_fn=init)):
+        with iter(prefetched) as numbers:
+            print([int(x) for x in numbers])
+    """
+    text = STRICT + textwrap.dedent(body)
+    lines = scripts.output(tmp_path, text, GRAIN_JAX_ENGINE_MODE=mode)
+    assert lines == [str([*range(8)])] * 6
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_worker_init_fn_runs_before_anything_is_loaded_and_in_replacements(
+    mode: str, tmp_path: Path, no_process_left: None
+) -> None:
+    body = """
+    import signal
+    with open("later.py", "w") as file:
+        file.write("import builtins\\nFOUND = builtins.ready\\n"
+                   "def see(x):\\n    return FOUND, x\\n")
+    import builtins
+    builtins.ready = "in the script"
+    import later
+
+    def start(index, count):
+        import builtins, sys
+        assert "later" not in sys.modules
+        builtins.ready = (index, count)
+        with open(f"started-{index}-{os.getpid()}", "w"):
+            pass
+
+    class Die(grain.transforms.Map):
+        def map(self, x):
+            if x == 5 and not os.path.exists("died"):
+                with open("died", "w"):
+                    pass
+                os.kill(os.getpid(), signal.SIGKILL)
+            return later.see(x)
+
+    class Source:
+        def __len__(self):
+            return 8
+        def __getitem__(self, i):
+            return later.see(i)[1]
+
+    with grain.load(Source(), num_epochs=1, transformations=[Die()], worker_count=1,
+                    worker_init_fn=start) as loader:
+        found = list(loader)
+    assert [x for _, x in found] == [*range(8)], found
+    assert {seen for seen, _ in found} == {(0, 1)}, found
+    print(len([name for name in os.listdir() if name.startswith("started-")]))
+    """
+    text = STRICT + textwrap.dedent(body)
+    assert scripts.output(tmp_path, text, GRAIN_JAX_ENGINE_MODE=mode) == ["2"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_error_in_worker_init_fn_is_itself_and_says_so(mode: str, tmp_path: Path) -> None:
+    body = """
+    def fail(index, count):
+        raise FileNotFoundError("no such table")
+    try:
+        next(iter(grain.load([1, 2], worker_count=1, worker_init_fn=fail)))
+    except FileNotFoundError as error:
+        print(error, *error.__notes__, sep="\\n")
+    """
+    text = STRICT + textwrap.dedent(body)
+    lines = scripts.output(tmp_path, text, GRAIN_JAX_ENGINE_MODE=mode)
+    assert lines[:2] == ["no such table", "worker_init_fn(0, 1) raised this."]
+    assert any("script.py" in line and "in fail" in line for line in lines)
+
+
+def test_load_takes_the_settings_of_a_loader() -> None:
+    policy = grain.ErrorPolicy(skip=ValueError, max_count=1)
+
+    def init(index: int, count: int) -> None: ...
+
+    given = {
+        "worker_buffer_size": 3,
+        "lanes": 2,
+        "strict": False,
+        "on_error": policy,
+        "max_worker_restarts": 1,
+        "stall_timeout": 9.0,
+        "worker_init_fn": init,
+    }
+    made = grain.load([1, 2, 3], **given).multiprocessing_options  # type: ignore[arg-type]
+    assert {name: getattr(made, name) for name in given if name != "worker_buffer_size"} == {
+        name: value for name, value in given.items() if name != "worker_buffer_size"
+    }
+    assert made.per_worker_buffer_size == 3
+
+
+def test_load_leaves_out_what_its_policy_allows_and_deals_in_lanes() -> None:
+    class Fail(grain.transforms.Map):
+        def map(self, x: int) -> int:
+            if x == 2:
+                raise ValueError("two")
+            return x
+
+    policy = grain.ErrorPolicy(skip=ValueError, max_count=1)
+    loader = grain.load(range(6), num_epochs=1, transformations=[Fail()], on_error=policy)
+    assert [int(x) for x in loader] == [0, 1, 3, 4, 5]
+    lanes = grain.load(range(8), num_epochs=1, batch_size=2, lanes=2)
+    assert [batch.tolist() for batch in lanes] == [[0, 2], [1, 3], [4, 6], [5, 7]]

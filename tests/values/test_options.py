@@ -77,6 +77,7 @@ def test_read_options(name: str, value: Any) -> None:
         ("stall_timeout", float("nan")),
         ("stall_timeout", "5"),
         ("stall_timeout", True),
+        ("worker_init_fn", 5),
     ],
 )
 def test_multiprocessing_options(name: str, value: Any) -> None:
