@@ -35,7 +35,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from sklearn.datasets import load_digits
 
 import grain_jax as grain
@@ -131,7 +131,7 @@ def local_records(batch: Batch) -> Iterator[tuple[int, str]]:
 
 def train(options: argparse.Namespace) -> None:
     workdir = options.workdir.absolute()
-    mesh = jax.make_mesh((jax.device_count(),), ("data",))
+    mesh = jax.make_mesh((jax.device_count(),), ("data",), axis_types=(AxisType.Auto,))
     sharding = NamedSharding(mesh, PartitionSpec("data"))
     parameters = new_parameters(NamedSharding(mesh, PartitionSpec()))
     every = ocp.CheckpointManagerOptions(save_interval_steps=options.save_every, max_to_keep=3)

@@ -88,7 +88,9 @@ class ShardBySharding(ShardOptions):
 
     Example:
       >>> import jax
-      >>> mesh = jax.make_mesh((2, 2), ("data", "model"))
+      >>> import numpy as np
+      >>> grid = np.array(jax.devices()).reshape(2, 2)
+      >>> mesh = jax.sharding.Mesh(grid, ("data", "model"))
       >>> sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
       >>> ShardBySharding(sharding)
       ShardBySharding(shard_index=0, shard_count=1, drop_remainder=False)

@@ -1,0 +1,69 @@
+"""What the documentation shows runs."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+from flax import nnx
+
+import grain_jax as grain
+from tools.source_graph import ROOT
+
+
+class Classifier(nnx.Module):
+    """A convolution, whose gradient is not defined on a mesh of explicit axes."""
+
+    def __init__(self, rngs: nnx.Rngs) -> None:
+        self.convolution = nnx.Conv(1, 4, (3, 3), rngs=rngs)
+        self.linear = nnx.Linear(4 * 64, 10, rngs=rngs)
+
+    def __call__(self, images: jax.Array) -> jax.Array:
+        features = nnx.relu(self.convolution(images))
+        return self.linear(features.reshape(len(images), -1))
+
+
+@nnx.jit
+def train_step(model: Classifier, optimizer: Any, batch: dict[str, jax.Array]) -> jax.Array:
+    def loss(model: Classifier) -> jax.Array:
+        losses = optax.softmax_cross_entropy_with_integer_labels(
+            model(batch["image"]), batch["label"]
+        )
+        return (losses * batch["mask"]).sum() / batch["mask"].sum()
+
+    value, gradients = nnx.value_and_grad(loss)(model)
+    optimizer.update(model, gradients)
+    return value
+
+
+def test_a_convolution_trains_on_the_mesh_of_the_page_on_many_hosts() -> None:
+    page = (ROOT / "docs" / "multihost.md").read_text()
+    code = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0]
+    # One process, which is the program of this test.
+    for written, meant in (
+        ("jax.distributed.initialize()\n", ""),
+        ("transformations=[...]", "transformations=[]"),
+        ("    ...  # global arrays", "    losses.append(train_step(model, optimizer, batch))  #"),
+    ):
+        assert code.count(written) == 1
+        code = code.replace(written, meant)
+    images = np.random.default_rng(0).random((20, 8, 8, 1), np.float32)
+    model = Classifier(nnx.Rngs(0))
+    losses: list[jax.Array] = []
+    namespace = {
+        "jax": jax,
+        "grain": grain,
+        "source": {"image": images, "label": np.arange(20) % 10},
+        "global_batch": 8,
+        "train_step": train_step,
+        "model": model,
+        "optimizer": nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param),
+        "losses": losses,
+    }
+    exec(code, namespace)
+    assert len(losses) == 25  # 10 epochs of 20 records, in batches of 8
+    assert np.isfinite(losses).all()
+    assert losses[-1] < losses[0]
