@@ -31,11 +31,13 @@ __all__ = [
     "StepNode",
     "direct",
     "element",
+    "is_fresh",
     "is_plain",
     "may_draw",
     "read_batch",
     "reads_at_once",
     "stacks",
+    "stacks_by_user",
 ]
 
 Indices = np.ndarray[Any, np.dtype[np.int64]]
@@ -79,6 +81,20 @@ def stacks(node: Node) -> bool:
     while isinstance(node, IndexNode):
         node = node.parent
     return isinstance(node, SourceNode) and node.source.has_batches
+
+
+def stacks_by_user(node: Node) -> bool:
+    """Whether such a source stacks with code of the user's, which may keep what it returns."""
+    while isinstance(node, IndexNode):
+        node = node.parent
+    return isinstance(node, SourceNode) and type(node.source) is access.Source
+
+
+def is_fresh(node: Node) -> bool:
+    """Whether each element is a batch that the library has just stacked."""
+    while isinstance(node, IndexNode):
+        node = node.parent
+    return isinstance(node, BatchNode) and node.step.function is None
 
 
 def reads_at_once(node: Node | None) -> bool:

@@ -35,6 +35,14 @@ class Root(Protocol):
         """Whether `read_batch` can be expected to answer."""
 
     @property
+    def stacks_by_user(self) -> bool:
+        """Whether it would be the user's code that stacks there."""
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether each element is a batch that the library has just stacked."""
+
+    @property
     def reads_at_once(self) -> bool:
         """Whether a source answers for many records in one call."""
 
@@ -204,6 +212,17 @@ class Plan:
             sparse or bool(self.skips) or (not isinstance(self.root, Upstream) and self.root.sparse)
         )
         return cut(self.steps, sparse=sparse, local_from=self.local_from)
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether each element is what the library has just stacked, so that nobody else has it."""
+        root = None if isinstance(self.root, Upstream) else self.root
+        if not self.steps:
+            return root is not None and root.is_fresh
+        last = self.steps[-1]
+        if not isinstance(last, steps.BatchStep) or last.function is not None:
+            return False
+        return len(self.steps) > 1 or root is None or not root.stacks_by_user
 
     def batch_sizes(self) -> tuple[int, ...] | None:
         """Returns the sizes of the batches that an element is made of, innermost first."""

@@ -48,6 +48,16 @@ class NodeRoot:
         return nodes.stacks(self._node)
 
     @property
+    def stacks_by_user(self) -> bool:
+        """Whether it would be the user's code that stacks there."""
+        return nodes.stacks_by_user(self._node)
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether each element is a batch that the library has just stacked."""
+        return nodes.is_fresh(self._node)
+
+    @property
     def reads_at_once(self) -> bool:
         """Whether a source answers for many records in one call."""
         return nodes.reads_at_once(self._node)

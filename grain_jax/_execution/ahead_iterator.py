@@ -55,6 +55,7 @@ class AheadIterator(Closing, StatefulCheckpointable, Generic[T]):
         iterator = _iterate(source)
         self._borrower = _Borrower(self, iterator)
         self._lent = self._borrower.lent
+        self._is_fresh = self._lent.is_fresh
         self._convert = convert
         self._buffer_size = buffer_size
         # The iterator over a collection is made here, and so is ours to close.
@@ -323,6 +324,7 @@ class _Loan:
     def __init__(self, iterator: AheadIterator[Any]) -> None:
         self._iterator = iterator
         self.has_state = iterator._lent.has_state
+        self.is_fresh = iterator._is_fresh
         self.next = iterator._next
         self.close = iterator.close
 

@@ -33,6 +33,8 @@ class Lent(Protocol):
     """An iterator in the hands of its borrower."""
 
     has_state: bool
+    is_fresh: bool
+    """Whether the memory of each element was made for it, and nobody else has a hold on it."""
 
     def next(self) -> Any:
         """Returns the next element, or raises StopIteration."""
@@ -49,6 +51,8 @@ class Lent(Protocol):
 
 class _PlainLoan:
     """An iterator that knows nothing of lending."""
+
+    is_fresh = False  # it may hand out what its user had before, and goes on writing to
 
     def __init__(self, iterator: Iterator[Any]) -> None:
         self._iterator: Any = iterator

@@ -77,6 +77,17 @@ class Pipeline:
         """Whether a position is one number for all shards, before any surprise."""
         return not isinstance(self.plan.root, Upstream) and layout.is_elastic(self._dense)
 
+    @property
+    def is_fresh(self) -> bool:
+        """Whether nobody has a hold on the memory of an element before it is delivered.
+
+        What comes from workers lies in a slot of its own; here it may have passed through code of
+        the user's, which may have kept it.
+        """
+        away = self._setup.options.num_workers > 0 and workers.supported()
+        is_shipped = self.plan.local_from is None and not isinstance(self.plan.root, Upstream)
+        return self.plan.is_fresh or (away and is_shipped)
+
     def batch_rows(self) -> tuple[int, int | None] | None:
         """Returns rows of a full batch and of the last one here; see `Layout.batch_rows`."""
         return self.layout.batch_rows(self.plan, self.position.base)

@@ -109,6 +109,10 @@ class Positioned(
         """Returns what is known of the last element and of those to come; see `Layout.outlook`."""
         return self._pipeline.outlook()
 
+    def _is_fresh(self) -> bool:
+        """Whether nobody but who calls `_next` has a hold on the memory of what it returns."""
+        return self._pipeline.is_fresh
+
     def _lend(self, owner: lending.Owner) -> lending.Lent:
         lending.refuse_lent(self, self._owner)
         self._owner = owner
@@ -121,6 +125,7 @@ class _Loan:
     has_state = True
 
     def __init__(self, iterator: Positioned[Any, Any]) -> None:
+        self.is_fresh = iterator._is_fresh()
         self.next = iterator._next
         self.state = iterator._state
         self.set_state = iterator._go_to

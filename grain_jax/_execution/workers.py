@@ -9,7 +9,9 @@ from grain_jax._datasets.program import Program
 from grain_jax._execution import inline
 from grain_jax._execution.engine import launch, pool
 
-__all__ = ["Keeper", "executor"]
+__all__ = ["Keeper", "executor", "supported"]
+
+supported = launch.supported
 
 
 def executor(program: Program, setup: iterators.Setup) -> inline.Executor:

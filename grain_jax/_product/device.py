@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import Any
 
@@ -131,6 +132,7 @@ class DeviceIterator(AheadIterator[Any]):
         self._spec: Any = None
         self._full = rows.full
         super().__init__(source, placer, buffer_size, close_source=close_source)
+        placer.is_fresh = self._is_fresh
         placer.outlook = getattr(self._borrower.iterator, "_outlook", placer.outlook)
 
     def __len__(self) -> int:
@@ -223,9 +225,8 @@ class DeviceDataset:
         self._device_size = device_size
 
     def __iter__(self) -> DeviceIterator:
-        host: AheadIterator[Any] = AheadIterator(self._source, _detach, self._host_size)
         return DeviceIterator(
-            host,
+            _HostIterator(self._source, self._host_size),
             self._device,
             buffer_size=self._device_size,
             rows=Rows(None, "mask", None),
@@ -241,8 +242,20 @@ class DeviceDataset:
         return known_length(self._source) != 0
 
 
-def _detach(element: Any) -> Any:
-    return jax.tree_util.tree_map(detach, element)
+class _HostIterator(AheadIterator[Any]):
+    """Elements ahead on the host, in memory that nobody else writes to."""
+
+    def __init__(self, source: Iterable[Any], size: int) -> None:
+        detacher = _Detacher()
+        super().__init__(source, detacher, size)
+        detacher.is_fresh, self._is_fresh = self._is_fresh, True
+
+
+class _Detacher:
+    is_fresh = False
+
+    def __call__(self, element: Any) -> Any:
+        return jax.tree_util.tree_map(functools.partial(detach, is_fresh=self.is_fresh), element)
 
 
 def _spec_of(leaf: Any) -> Any:

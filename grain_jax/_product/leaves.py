@@ -48,7 +48,11 @@ def as_array(leaf: Any, name: str) -> Array | jax.Array | None:
 
 
 def prepare(
-    array: Array | jax.Array, name: str, lead: Sequence[int] | None = None
+    array: Array | jax.Array,
+    name: str,
+    lead: Sequence[int] | None = None,
+    *,
+    is_fresh: bool = False,
 ) -> Array | jax.Array:
     """The array that JAX may keep: of the dtype it will have, in memory nobody else writes.
 
@@ -60,6 +64,7 @@ def prepare(
       array: the leaf.
       name: what to call it in errors.
       lead: if not None, the lengths to which the first axes are padded with zeros.
+      is_fresh: whether nobody else has a hold on it, if its memory is the library's.
 
     Raises:
       InvalidValueError: if a 64-bit integer does not fit the 32 bits that JAX gives it.
@@ -76,7 +81,7 @@ def prepare(
     dtype = jax.dtypes.canonicalize_dtype(array.dtype.newbyteorder("="))
     if dtype != array.dtype and array.dtype.kind in "iu":
         _check_range(array, dtype, name)
-    if lead is None and dtype == array.dtype and _is_safe(array):
+    if lead is None and dtype == array.dtype and _is_safe(array, is_fresh):
         return array
     lead = lead or ()
     out = owned_empty((*lead, *array.shape[len(lead) :]), dtype)
@@ -87,9 +92,9 @@ def prepare(
     return out
 
 
-def detach(leaf: Any) -> Any:
+def detach(leaf: Any, *, is_fresh: bool = False) -> Any:
     """The leaf for a user who receives it later: an array that may be written to is copied."""
-    if not isinstance(leaf, np.ndarray) or _is_safe(leaf):
+    if not isinstance(leaf, np.ndarray) or _is_safe(leaf, is_fresh):
         return leaf
     if leaf.dtype.hasobject or type(leaf) is not np.ndarray:
         return leaf.copy()
@@ -128,9 +133,13 @@ def _is_long(dtype: np.dtype[Any]) -> bool:
     return dtype not in (np.dtype(np.float64), np.dtype(np.complex128))
 
 
-def _is_safe(array: Array) -> bool:
-    """Whether nobody can write to this memory any more: ours, or read-only down to its owner."""
-    if is_owned(array) or is_slot_memory(array):
+def _is_safe(array: Array, is_fresh: bool) -> bool:
+    """Whether nobody can write to this memory any more.
+
+    That is memory of the library's which it hands to nobody else, and what is read-only down to its
+    owner.
+    """
+    if is_fresh and (is_owned(array) or is_slot_memory(array)):
         return True
     base: Any = array
     while isinstance(base, np.ndarray):

@@ -129,6 +129,9 @@ class DataLoaderIterator(Positioned[Any, bytes]):
     def _batch_sizes(self) -> tuple[int, ...] | None:
         return None if self._serial else super()._batch_sizes()
 
+    def _is_fresh(self) -> bool:
+        return self._serial is None and super()._is_fresh()
+
     def _outlook(self) -> tuple[bool, int] | None:
         return None if self._serial else super()._outlook()
 

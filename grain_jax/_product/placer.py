@@ -71,6 +71,7 @@ class Placer:
       devices: all devices that batches go to, on every process.
       compares: whether they belong to several processes.
       made: how many batches were placed.
+      is_fresh: whether nobody else has a hold on the memory of the batches; see `Lent`.
     """
 
     def __init__(self, sharding: Any, rows: Rows) -> None:
@@ -88,6 +89,7 @@ class Placer:
         self.devices = placement.devices
         self.compares = not all(leaf.is_fully_addressable for leaf in placement.leaves)
         self.made = 0
+        self.is_fresh = False
         if rows.described is not None and not placement.is_tree:
             check_rows(placement.leaves[0], rows.described[0])
 
@@ -146,7 +148,9 @@ class Placer:
         axes = self._rows.axis + 1
         short = row_leaves[0][1][:axes] if row_leaves else ()
         full = self._rows.full if verdict == "pad" else None
-        result = jax.tree_util.tree_unflatten(treedef, plan.put(leaves, arrays, short, full))
+        result = jax.tree_util.tree_unflatten(
+            treedef, plan.put(leaves, arrays, short, full, self.is_fresh)
+        )
         if self._rows.rule == "pad":
             result[self._rows.mask_key] = self._mask(plan, arrays, short)
         if not self.compares:
@@ -189,6 +193,7 @@ class _Plan:
         arrays: list[Array | jax.Array | None],
         short: Shape,
         full: Shape | None,
+        is_fresh: bool,
     ) -> list[Any]:
         """The leaves, those that JAX can hold on their devices; padded to `full` if given."""
         padded = set(self.row_indices(arrays)) if full is not None else ()
@@ -197,9 +202,10 @@ class _Plan:
         for i, array in enumerate(arrays):
             if array is None:
                 leaf = leaves[i] if full is None else padded_host(leaves[i], short, full)
-                placed.append(detach(leaf))
+                placed.append(detach(leaf, is_fresh=is_fresh))
                 continue
-            ready = prepare(array, self.names[i], full if i in padded else None)
+            lead = full if i in padded else None
+            ready = prepare(array, self.names[i], lead, is_fresh=is_fresh)
             sharding = self._shardings[i]
             where.append(i)
             shardings.append(sharding if ready.ndim else replicated(sharding))

@@ -1,8 +1,8 @@
 """Memory that the library allocated, and how to recognise it later.
 
 JAX on CPU keeps the NumPy buffer that it is given. That is safe for memory which the library
-allocated and never writes again, and for no other: the device stage asks `is_owned` before it hands
-an array over without a copy.
+allocated, never writes again and hands to nobody else: the device stage asks `is_owned` before it
+hands an array over without a copy.
 """
 
 from __future__ import annotations

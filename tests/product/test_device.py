@@ -17,9 +17,11 @@ import pytest
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
+import grain_jax as grain
 from grain_jax import prefetch_to_device
+from grain_jax._product import leaves, placer
 from grain_jax._values.errors import InvalidTypeError, InvalidValueError
-from grain_jax._values.memory import owned_empty
+from grain_jax._values.memory import is_owned, owned_empty
 from grain_jax.experimental import device_put
 
 pytestmark = pytest.mark.timeout(60)
@@ -195,6 +197,8 @@ def test_the_ends_of_the_range_fit() -> None:
         np.array([b"a", b"bc"]),
         np.array([None, "x"], object),
         np.array(["2020-01-01"], "M8[D]"),
+        np.zeros(2, "m8[s]"),
+        np.timedelta64(3, "s"),
         np.zeros(2, [("a", "i4")]),
         np.zeros(2, np.longdouble),
         np.str_("x"),
@@ -262,17 +266,118 @@ def test_arrays_for_the_host_are_copied_from_such_a_buffer_too() -> None:
     ]
 
 
-def test_memory_of_the_library_is_handed_over_without_a_copy() -> None:
-    x = owned_empty((1 << 14,), np.dtype(np.float32))
-    x[...] = 7
-    placed = one(x, jax.devices()[0])
-    assert placed.unsafe_buffer_pointer() == x.ctypes.data
-    del x
+def placed_addresses(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Fills up with the address of each array before the transfer and of what JAX is given."""
+    seen: list[tuple[int, int]] = []
+
+    def noted(array: Any, *args: Any, **more: Any) -> Any:
+        ready = leaves.prepare(array, *args, **more)
+        seen.append((array.ctypes.data, ready.ctypes.data))
+        return ready
+
+    monkeypatch.setattr(placer, "prepare", noted)
+    return seen
+
+
+SOURCE = [np.full(1 << 14, i, np.float32) for i in range(8)]
+PAIRS = [np.stack(SOURCE[i : i + 2]) for i in range(0, 8, 2)]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.usefixtures("no_process_left")
+def test_batches_that_nobody_else_has_are_handed_over_without_a_copy(
+    workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = placed_addresses(monkeypatch)
+    loader = grain.load(SOURCE, num_epochs=1, batch_size=2, worker_count=workers)
+    with prefetch_to_device(loader, jax.devices()[0]) as iterator:
+        got = list(iterator)
+    assert len(seen) == 4
+    assert all(before == after for before, after in seen)
+    assert [batch.unsafe_buffer_pointer() for batch in got] == [after for _, after in seen]
+    np.testing.assert_array_equal(got, PAIRS)
+
+
+def test_memory_of_the_library_is_not_used_again_while_jax_has_it() -> None:
+    placed = next(
+        prefetch_to_device(grain.load(SOURCE, num_epochs=1, batch_size=2), jax.devices()[0])
+    )
     gc.collect()
-    other = [owned_empty((1 << 14,), np.dtype(np.float32)) for _ in range(8)]
+    other = [owned_empty((2, 1 << 14), np.dtype(np.float32)) for _ in range(8)]
     for array in other:
         array[...] = 1
-    np.testing.assert_array_equal(placed, np.full(1 << 14, 7.0))
+    np.testing.assert_array_equal(placed, PAIRS[0])
+
+
+KEPT: list[Any] = []
+
+
+def keep(element: Any) -> Any:
+    KEPT.append(element)
+    return element
+
+
+class KeepsBatches:
+    """A source that stacks, out of batches that its user has."""
+
+    def __init__(self, batches: list[Any]) -> None:
+        self.batches = batches
+
+    def __len__(self) -> int:
+        return 2 * len(self.batches)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.batches[index // 2][index % 2]
+
+    def __getbatch__(self, indices: np.ndarray[Any, Any]) -> Any:
+        return self.batches[indices[0] // 2]
+
+
+def test_memory_of_the_library_that_a_user_can_write_is_copied() -> None:
+    loader = grain.load(SOURCE, num_epochs=1, batch_size=2)
+    host = list(loader)
+    assert all(is_owned(batch) for batch in host)
+    KEPT.clear()
+
+    def generator() -> Iterator[Any]:
+        last = None
+        for batch in loader:
+            if last is not None:
+                last[...] = -7
+            last = batch
+            yield batch
+
+    batches = grain.MapDataset.source(SOURCE).batch(2)
+    sources: dict[str, Any] = {
+        "a list": host,
+        "a generator": generator(),
+        "a map that keeps": batches.to_iter_dataset().map(keep),
+        "a random-access map that keeps": batches.map(keep),
+        "a source of batches": grain.MapDataset.source(host),
+        "a source that stacks": grain.load(KeepsBatches(host), num_epochs=1, batch_size=2),
+    }
+    for name, source in sources.items():
+        for stage in (prefetch_to_device, device_put):
+            if name == "a generator" and stage is device_put:
+                continue
+            got = list(stage(source, jax.devices()[0]))
+            assert not KEPT or is_owned(KEPT[0])
+            for batch in host + KEPT:
+                batch *= 0
+            np.testing.assert_array_equal(got, PAIRS, err_msg=f"{name}, {stage.__name__}")
+            for batch, before in zip(host, PAIRS, strict=True):
+                batch[...] = before
+            KEPT.clear()
+
+
+@pytest.mark.parametrize("stage", [prefetch_to_device, device_put])
+@pytest.mark.usefixtures("no_process_left")
+def test_what_workers_made_and_a_user_has_is_copied(stage: Any) -> None:
+    host = list(grain.load(SOURCE, num_epochs=1, batch_size=2, worker_count=1))
+    got = list(stage(host, jax.devices()[0]))
+    for batch in host:
+        batch *= 0
+    np.testing.assert_array_equal(got, PAIRS)
 
 
 def test_memory_that_nobody_can_write_is_handed_over_without_a_copy() -> None:
