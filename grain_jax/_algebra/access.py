@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from grain_jax._algebra import quiet
+from grain_jax._algebra.guard import Guard
 from grain_jax._algebra.stacking import Allocate
 from grain_jax._values import faults, progress
 from grain_jax._values.errors import InvalidTypeError, InvalidValueError, OutOfRangeError
@@ -35,6 +37,7 @@ class Source:
             help.
         get: one record by a Python int.
         get_many: several records by a list of Python ints; None if the source cannot.
+        guard: sees whether reading draws from the process-wide generators.
     """
 
     in_memory = False
@@ -47,6 +50,8 @@ class Source:
         if callable(getattr(given, "__getitems__", None)):
             self.get_many = self._get_many
         self.in_memory = bool(getattr(type(given), "records_in_memory", False))
+        # A kind that the library knows better is read by code of its own.
+        self.guard = Guard(type(self) is Source)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.given,)
@@ -70,6 +75,12 @@ class Source:
     def has_batches(self) -> bool:
         """Whether `read_batch` can be expected to answer."""
         return callable(getattr(self.given, "__getbatch__", None))
+
+    def may_draw(self) -> bool:
+        """Whether reading may draw, as far as its code says; where not, it is not watched."""
+        if type(self) is Source:
+            self.guard.may_draw = self.guard.draws or not quiet.is_quiet(self.given)
+        return self.guard.may_draw
 
     def check(self, keys: Keys) -> None:
         """Refuses keys that are no keys of the source.

@@ -8,17 +8,24 @@ draws from them (see `drawing`) is left alone.
 
 from __future__ import annotations
 
+import ctypes
+import pickle
 import random
+import sys
 import threading
+from typing import Any
 
 import numpy as np
 
 from grain_jax._algebra.drawing import may_draw
 from grain_jax._values import randomness
 
-__all__ = ["may_draw", "preserved", "seed_for"]
+__all__ = ["State", "may_draw", "preserved", "seed_for"]
 
 _WORD = 2**64 - 1
+
+_TWISTER = 4 * 625
+"""Bytes of a Mersenne Twister: 624 words, and a place in them."""
 
 # NumPy documents both; its type stubs leave them out.
 _get_bits = np.random.get_bit_generator  # type: ignore[attr-defined]
@@ -44,20 +51,76 @@ def seed_for(seed: int, position: int, output: int, part: int) -> None:
     random.seed(words.tobytes())
 
 
-class _Saved:
-    """The state of both generators."""
+def _peek(generator: random.Random) -> Any:
+    """Returns where a generator of Python's keeps its state; None where that is not known.
+
+    `getstate` makes 625 integers, which takes longer than many records.
+    """
+    at = object.__basicsize__
+    if sys.implementation.name != "cpython" or type(generator).__basicsize__ < at + _TWISTER:
+        return None
+    place = (ctypes.c_char * _TWISTER).from_address(id(generator) + at)
+    words = generator.getstate()[1]
+    return place if _python_words(place.raw) == words else None
+
+
+def _python_words(raw: bytes) -> tuple[int, ...]:
+    """Returns what `getstate` would say: the place in the words comes last."""
+    first, *words = memoryview(raw).cast("I")
+    return (*words, first)
+
+
+class State:
+    """The state of both generators now: to see whether code has drawn since, and to put it back."""
 
     def __init__(self) -> None:
-        self._state, self._bits = random.getstate(), _get_bits()
-        self._legacy = np.random.get_state(legacy=False)
+        self._words: Any = _python.getstate() if _place is None else _place.raw
+        self._gauss = _python.gauss_next
+        self._bits = _get_bits()
+        self._numpy = _state_of(self._bits)
+        # A draw of `randn` may leave another one waiting, which the next call takes without drawing
+        # from the bits. That takes long to see, so what was seen is kept.
+        global _waiting
+        if _waiting[0] != self._numpy or _waiting[1] is not self._bits:
+            _waiting = self._numpy, self._bits, np.random.get_state(legacy=False)
+        self._legacy: Any = _waiting[2]
+
+    def has_changed(self) -> bool:
+        """Whether anything was drawn since, or seeded."""
+        words: Any = _python.getstate() if _place is None else _place.raw
+        return (
+            words != self._words
+            or _python.gauss_next != self._gauss
+            or _get_bits() is not self._bits
+            or _state_of(self._bits) != self._numpy
+            or bool(self._legacy["has_gauss"] and not _gauss_waits())
+        )
 
     def restore(self) -> None:
         """Puts it back."""
-        random.setstate(self._state)
-        _set_bits(self._bits)
-        # A draw of `randn` may wait, which the line before lost.
-        if self._bits is _ours or self._legacy["has_gauss"]:
+        if not self.has_changed():
+            return
+        words = self._words
+        random.setstate(words if _place is None else (3, _python_words(words), self._gauss))
+        swapped = _get_bits() is not self._bits
+        if swapped:
+            _set_bits(self._bits)  # this loses a draw that waits
+        if self._legacy["has_gauss"] or (not swapped and _gauss_waits()):
             np.random.set_state(self._legacy)
+        elif _state_of(self._bits) != self._numpy:
+            self._bits.state = {k: v for k, v in self._legacy.items() if "gauss" not in k}
+
+
+def _state_of(bits: Any) -> bytes:
+    """Returns the state of a bit generator, as bytes that are equal where it is."""
+    if type(bits) is np.random.MT19937:
+        # Its words and the place in them lie side by side where NumPy's interface for C says.
+        return ctypes.string_at(bits.ctypes.state_address, _TWISTER)
+    return pickle.dumps(bits.state)
+
+
+def _gauss_waits() -> bool:
+    return bool(np.random.get_state(legacy=False)["has_gauss"])
 
 
 class _Threads:
@@ -66,12 +129,12 @@ class _Threads:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._inside = 0
-        self._saved: _Saved | None = None
+        self._saved: State | None = None
 
     def enter(self) -> None:
         with self._lock:
             if not self._inside:
-                self._saved = _Saved()
+                self._saved = State()
             self._inside += 1
 
     def leave(self) -> None:
@@ -80,6 +143,11 @@ class _Threads:
             if not self._inside and self._saved is not None:
                 self._saved.restore()
                 self._saved = None
+
+
+_python: Any = random.seed.__self__  # type: ignore[attr-defined]  # the one behind its functions
+_place = _peek(_python)
+_waiting: tuple[Any, Any, Any] = (None, None, None)
 
 
 class _Nesting(threading.local):
@@ -101,7 +169,7 @@ class preserved:
 
     def __enter__(self) -> None:
         _nesting.depth += 1
-        self._saved = _Saved() if _nesting.depth > 1 else None
+        self._saved = State() if _nesting.depth > 1 else None
         if self._saved is None:
             _threads.enter()
 

@@ -107,7 +107,7 @@ class MapDataset(fluent.Fluent, Generic[T]):
             raise errors.OutOfRangeError(f"index {number} does not fit into 64 bits.")
         if not len(self):
             raise errors.OutOfRangeError(f"index {number} of an empty dataset: {self!r}.")
-        element: T | None = nodes.element(self._node, number)
+        element: T | None = nodes.element(self._node, number, self._seed or 0)
         return element
 
     def __iter__(self) -> Iterator[T]:
@@ -263,7 +263,7 @@ class MapDataset(fluent.Fluent, Generic[T]):
             raise errors.InvalidTypeError(
                 f"read_options must be a grain_jax.ReadOptions or None, got {read_options!r}."
             )
-        root = roots.NodeRoot(self._node, read_options, allow_nones)
+        root = roots.NodeRoot(self._node, read_options, allow_nones, seed=self._seed or 0)
         return iter_dataset.IterDataset.rooted(
             root, parents=(self,), seed=self._seed, steps=self._steps, randoms=self._randoms
         )

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from grain_jax._algebra import access, global_random, index_maps, stacking, steps
+from grain_jax._algebra import access, global_random, guard, index_maps, seeded, stacking, steps
 from grain_jax._algebra.blocks import Block, joined
 from grain_jax._values import errors, faults
 
@@ -26,10 +26,8 @@ __all__ = [
     "IndexNode",
     "Indices",
     "Node",
-    "Read",
     "SourceNode",
     "StepNode",
-    "direct",
     "element",
     "is_fresh",
     "is_plain",
@@ -41,19 +39,12 @@ __all__ = [
 ]
 
 Indices = np.ndarray[Any, np.dtype[np.int64]]
-Read = Callable[[access.Source, Indices], list[Any]]
-"""How keys are read from a source: in this thread, or by a pool of threads."""
 
 
-def direct(source: access.Source, keys: Indices) -> list[Any]:
-    """Reads in the calling thread."""
-    return source.read(keys)
-
-
-def element(node: Node, index: int) -> Any:
+def element(node: Node, index: int, seed: int = 0) -> Any:
     """Returns one element; None if it is absent."""
     try:
-        block = node.read(np.array([index], np.int64), direct)
+        block = node.read(np.array([index], np.int64), seeded.Direct(seed))
     except BaseException as error:
         faults.reraise(error, access.READING, _describe(node)(index))
     return block.data[0] if block.data else None
@@ -67,10 +58,12 @@ def is_plain(node: Node) -> bool:
 
 
 def may_draw(node: Node) -> bool:
-    """Whether reading may seed the process-wide generators, which one thread at a time can use."""
+    """Whether reading may use the process-wide generators, which one thread at a time can."""
     below: Node | None = node
     while below is not None:
-        if getattr(below, "draws", None) is not None:
+        if getattr(below, "draws", None) is not None or isinstance(below, CustomNode):
+            return True
+        if isinstance(below, SourceNode) and below.source.may_draw():
             return True
         below = getattr(below, "parent", None)
     return False
@@ -104,7 +97,9 @@ def reads_at_once(node: Node | None) -> bool:
     return node is not None and node.source.get_many is not None
 
 
-def read_batch(node: Node, indices: Indices, allocate: stacking.Allocate | None) -> Any | None:
+def read_batch(
+    node: Node, indices: Indices, allocate: stacking.Allocate | None, seed: int
+) -> Any | None:
     """Returns the elements at `indices` as one batch that the source stacks, or None.
 
     Only where nothing but index maps stands between, and the source can.
@@ -115,7 +110,7 @@ def read_batch(node: Node, indices: Indices, allocate: stacking.Allocate | None)
     if not isinstance(node, SourceNode) or not node.source.has_batches:
         return None
     _check_not_empty(node.length, indices)
-    return node.source.read_batch(indices % node.length, allocate)
+    return seeded.read_batch(node.source, indices % node.length, seed, allocate)
 
 
 class Node(Protocol):
@@ -132,7 +127,7 @@ class Node(Protocol):
     def key(self, index: int) -> int | None:
         """Returns the record key that an index ends at; None where there is no single one."""
 
-    def read(self, indices: Indices, read: Read) -> Block:
+    def read(self, indices: Indices, read: seeded.Read) -> Block:
         """Returns the elements at `indices` (int64, shape (n,)), without the absent ones."""
 
 
@@ -213,13 +208,13 @@ class SourceNode:
         """Returns the index within the epoch."""
         return index % self.length
 
-    def read(self, indices: Indices, read: Read) -> Block:
+    def read(self, indices: Indices, read: seeded.Read) -> Block:
         """Reads from the source; None is absent."""
         _check_not_empty(self.length, indices)
         keys = indices
         if len(indices) and (indices.min() < 0 or indices.max() >= self.length):
             keys = indices % self.length
-        return _present(read(self.source, keys), indices)
+        return _present(read(self.source, keys, indices), indices)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -235,6 +230,7 @@ class CustomNode:
     dataset: Any
     sparse: bool = False
     closed: int | None = None
+    guard: guard.Guard = dataclasses.field(default_factory=guard.Guard, repr=False, compare=False)
 
     @property
     def length(self) -> int:
@@ -245,18 +241,21 @@ class CustomNode:
         """Nobody knows."""
         return None
 
-    def read(self, indices: Indices, read: Read) -> Block:
+    def read(self, indices: Indices, read: seeded.Read) -> Block:
         """Asks the user's `__getitem__`."""
-        data: list[Any] = []
         wanted = indices.tolist()
         if self.closed is not None:
             wanted = [index % (self.closed * self.length) for index in wanted]
-        try:
-            for index in wanted:
-                data.append(self.dataset[index])
-        except BaseException as error:
-            step = f"{type(self.dataset).__name__}.__getitem__"
-            faults.reraise(error, step, f"index {wanted[len(data)]}")
+
+        def one(row: int) -> Any:
+            try:
+                return self.dataset[wanted[row]]
+            except BaseException as error:
+                step = f"{type(self.dataset).__name__}.__getitem__"
+                faults.reraise(error, step, f"index {wanted[row]}")
+
+        rows = range(len(wanted))
+        data = self.guard.read(lambda: list(map(one, rows)), one, indices, read.seed)
         return _present(data, indices)
 
 
@@ -281,7 +280,7 @@ class IndexNode:
         """Follows the index map."""
         return self.parent.key(int(self.index_map(np.array([index], np.int64))[0]))
 
-    def read(self, indices: Indices, read: Read) -> Block:
+    def read(self, indices: Indices, read: seeded.Read) -> Block:
         """Reads the parent at other indices."""
         _check_not_empty(self.length, indices)
         block = self.parent.read(self.index_map(indices), read)
@@ -311,7 +310,7 @@ class StepNode:
         """What the parent says."""
         return self.parent.key(index)
 
-    def read(self, indices: Indices, read: Read) -> Block:
+    def read(self, indices: Indices, read: seeded.Read) -> Block:
         """Runs the step on the parent's elements."""
         return _run(self.step, self.parent.read(indices, read), self.draws, self)
 
@@ -339,7 +338,7 @@ class BatchNode:
         """A batch has no single key."""
         return None
 
-    def read(self, indices: Indices, read: Read) -> Block:
+    def read(self, indices: Indices, read: seeded.Read) -> Block:
         """Reads all elements of all batches at once, then stacks."""
         _check_not_empty(self.length, indices)
         size, below = self.step.size, self.parent.length
@@ -393,7 +392,7 @@ class FlatMapNode:
         """Returns the key of the element that was split."""
         return self.parent.key(index // self.fan_out)
 
-    def read(self, indices: Indices, read: Read) -> Block:
+    def read(self, indices: Indices, read: seeded.Read) -> Block:
         """Splits each element of the parent once; empty places are absent."""
         wanted, places = np.divmod(indices, self.fan_out)
         below, first = np.unique(wanted, return_inverse=True)

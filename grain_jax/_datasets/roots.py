@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from grain_jax._algebra import access, index_maps, reading, stacking
+from grain_jax._algebra import access, index_maps, reading, seeded, stacking
 from grain_jax._algebra.blocks import Block
 from grain_jax._datasets import nodes
 from grain_jax._datasets.schedule import Span
@@ -15,15 +15,29 @@ __all__ = ["NodeRoot"]
 
 
 class NodeRoot:
-    """The elements of a random-access node, in order."""
+    """The elements of a random-access node, in order.
+
+    Args:
+      node: what is read.
+      read_options: how records are read.
+      allow_nones: whether absent elements come as None.
+      seed: for reads that draw from the process-wide generators.
+      by_position: whether these depend on the position in the stream; otherwise on the index in the
+        source, so that an element is the same wherever it stands.
+    """
 
     def __init__(
         self,
         node: nodes.Node,
         read_options: options.ReadOptions | None = None,
         allow_nones: bool = False,
+        *,
+        seed: int = 0,
+        by_position: bool = False,
     ) -> None:
         self._node = node
+        self._seed = seed
+        self._by_position = by_position
         self._options = read_options or options.ReadOptions()
         self._allow_nones = allow_nones
         self._readers: dict[int, reading.Reader] = {}
@@ -64,7 +78,7 @@ class NodeRoot:
 
     @property
     def read_options(self) -> options.ReadOptions:
-        """How the user wants records to be read: by no other thread where its steps may draw."""
+        """How the user wants records to be read: by no other thread where that may draw."""
         if nodes.may_draw(self._node):
             return options.ReadOptions(num_threads=0)
         return self._options
@@ -82,7 +96,7 @@ class NodeRoot:
         """Returns the elements at the positions."""
         positions = payload.positions()
         try:
-            block = self._node.read(positions, self._read)
+            block = self._node.read(positions, self._reading(positions))
         except BaseException as error:
             self._reraise(error, positions, self.describe)
         block.ordinal, block.describe = payload.ordinal, self.describe
@@ -96,7 +110,7 @@ class NodeRoot:
         """Returns the elements stacked by the source, if it can."""
         positions = payload.positions()
         try:
-            found = nodes.read_batch(self._node, positions, allocate)
+            found = nodes.read_batch(self._node, positions, allocate, self._seed)
         except BaseException as error:
             self._reraise(error, positions, self.describe)
         if found is None:
@@ -110,11 +124,15 @@ class NodeRoot:
         for reader in readers.values():
             reader.close()
 
-    def _read(self, source: access.Source, keys: nodes.Indices) -> list[Any]:
+    def _reading(self, positions: nodes.Indices) -> _Reading:
+        return _Reading(self, self._seed, positions if self._by_position else None)
+
+    def reader(self, source: access.Source) -> reading.Reader:
+        """Returns what reads blocks of a source."""
         reader = self._readers.get(id(source))
         if reader is None:
             reader = self._readers[id(source)] = reading.Reader(source, self._options)
-        return reader.read(keys)
+        return reader
 
     def key(self, payload: Any, position: int) -> int | None:
         """Returns the key of the record at a position."""
@@ -135,6 +153,22 @@ class NodeRoot:
         if row is None or row >= len(positions):
             faults.reraise(error, access.READING, f"positions {positions[0]} to {positions[-1]}")
         faults.reraise(error, access.READING, describe(int(positions[row])))
+
+
+class _Reading:
+    """Reads for one span of positions."""
+
+    def __init__(self, root: NodeRoot, seed: int, positions: nodes.Indices | None) -> None:
+        self.seed = seed
+        self._root = root
+        self._positions = positions
+
+    def __call__(
+        self, source: access.Source, keys: nodes.Indices, positions: nodes.Indices
+    ) -> list[Any]:
+        if self._positions is not None:
+            positions = self._positions
+        return seeded.read(source, keys, positions, self.seed, self._root.reader(source).read)
 
 
 def _with_nones(block: Block, payload: Span) -> Block:

@@ -60,9 +60,13 @@ class SampledRoot(roots.NodeRoot):
     """Records of a source in the order of any sampler. The keys travel with the tasks."""
 
     def __init__(
-        self, source: access.Source, sampler: Any, read_options: options.ReadOptions | None
+        self,
+        source: access.Source,
+        sampler: Any,
+        read_options: options.ReadOptions | None,
+        seed: int = 0,
     ) -> None:
-        super().__init__(nodes.SourceNode(source), read_options)
+        super().__init__(nodes.SourceNode(source), read_options, seed=seed, by_position=True)
         self._sampler = sampler
         self._length = length_of(sampler)
 
@@ -149,7 +153,7 @@ class SampledRoot(roots.NodeRoot):
         """Reads the keys that the sampler gave."""
         positions = payload.span.positions()
         try:
-            block = self._node.read(payload.keys, self._read)
+            block = self._node.read(payload.keys, self._reading(positions))
         except BaseException as error:
             self._reraise(error, positions, payload.describe())
         rows = range(len(block)) if block.rows is None else block.rows
@@ -165,7 +169,7 @@ class SampledRoot(roots.NodeRoot):
         """Lets the source stack, if it can."""
         positions = payload.span.positions()
         try:
-            found = nodes.read_batch(self._node, payload.keys, allocate)
+            found = nodes.read_batch(self._node, payload.keys, allocate, self._seed)
         except BaseException as error:
             self._reraise(error, positions, payload.describe())
         if found is None:

@@ -310,11 +310,12 @@ def _seed(sampler: Any) -> int | None:
 def _root(
     source: access.Source, sampler: Any, read_options: options.ReadOptions | None
 ) -> roots.NodeRoot:
+    seed = _seed(sampler) or 0
     # A subclass may answer in any way.
     if type(sampler) in _BUILT_IN:
         node = nodes.IndexNode(nodes.SourceNode(source), index_maps.Sample(sampler))
-        return roots.NodeRoot(node, read_options)
-    return sampled.SampledRoot(source, sampler, read_options)
+        return roots.NodeRoot(node, read_options, seed=seed, by_position=True)
+    return sampled.SampledRoot(source, sampler, read_options, seed)
 
 
 def _layout(sampler: Any, given: sharding.ShardOptions | None, lanes: int) -> Layout:

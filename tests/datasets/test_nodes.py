@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from grain_jax import errors, transforms
-from grain_jax._algebra import index_maps, sources, steps
+from grain_jax._algebra import index_maps, seeded, sources, steps
 from grain_jax._datasets import nodes
 from grain_jax._values import faults
 
@@ -29,7 +29,7 @@ def stepped(parent: nodes.Node, kind: str, function: Any, **settings: Any) -> no
 
 def test_source_wraps_and_leaves_out_absent_records() -> None:
     node = source(10, None, 12)
-    block = node.read(at(-1, 0, 1, 5, 4), nodes.direct)
+    block = node.read(at(-1, 0, 1, 5, 4), seeded.Direct())
     assert (block.data, list(block.positions), block.rows) == ([12, 10, 12], [-1, 0, 5], [0, 1, 3])
 
 
@@ -50,7 +50,7 @@ def test_source_reads_all_keys_at_once() -> None:
     node = nodes.IndexNode(
         nodes.SourceNode(sources.adapt(Source())), index_maps.Slice(range(9, -1, -1), 10)
     )
-    block = node.read(at(0, 1, 1, 12), nodes.direct)
+    block = node.read(at(0, 1, 1, 12), seeded.Direct())
     assert asked == [[9, 8, 8, 7]]
     assert (block.data, list(block.positions)) == ([90, 80, 80, 70], [0, 1, 1, 12])
 
@@ -60,7 +60,7 @@ def test_positions_are_those_of_the_node_above() -> None:
         stepped(source(1, 2, 3, 4), "filter", lambda x: x % 2),
         index_maps.Slice(range(3, -1, -1), 4),
     )
-    block = node.read(at(0, 1, 2, 3), nodes.direct)
+    block = node.read(at(0, 1, 2, 3), seeded.Direct())
     assert (block.data, list(block.positions), block.rows) == ([3, 1], [1, 3], [1, 3])
 
 
@@ -105,7 +105,7 @@ def test_flat_map_splits_each_element_once() -> None:
     assert isinstance(step, steps.FlatMapStep)
     node = nodes.FlatMapNode(source(1, 2, 3), step, 2)
     assert node.length == 6
-    block = node.read(at(3, 0, 2, 1, 5, 9), nodes.direct)
+    block = node.read(at(3, 0, 2, 1, 5, 9), seeded.Direct())
     assert sorted(calls) == [1, 2, 2, 3]  # the second 2 stands in the next epoch
     assert block.data == [2, 1, 2, 2]
     assert list(block.positions) == [3, 0, 2, 9]
@@ -116,14 +116,14 @@ def test_flat_map_splits_each_element_once() -> None:
 def test_batches_stay_within_an_epoch(drop: bool, length: int) -> None:
     node = nodes.BatchNode(source(*range(5)), batch_step(2, drop))
     assert node.length == length
-    block = node.read(at(*range(2 * length)), nodes.direct)
+    block = node.read(at(*range(2 * length)), seeded.Direct())
     assert block.data == 2 * [[0, 1], [2, 3], [4]][:length]
 
 
 def test_a_batch_names_the_absent_element() -> None:
     node = nodes.BatchNode(source(1, None, 3), batch_step(3))
     with pytest.raises(ValueError, match=r"the one at index 1 is absent.*to_iter_dataset"):
-        node.read(at(0), nodes.direct)
+        node.read(at(0), seeded.Direct())
 
 
 def test_batches_that_the_source_stacks() -> None:
@@ -132,21 +132,21 @@ def test_batches_that_the_source_stacks() -> None:
         nodes.SourceNode(sources.adapt(array)), index_maps.Slice(range(5, -1, -1), 6)
     )
     assert nodes.stacks(node)
-    found = nodes.read_batch(node, at(0, 1, 7), None)
+    found = nodes.read_batch(node, at(0, 1, 7), None, 0)
     assert found.tolist() == array[[5, 4, 4]].tolist()
-    assert nodes.read_batch(stepped(node, "map", abs), at(0), None) is None
+    assert nodes.read_batch(stepped(node, "map", abs), at(0), None, 0) is None
     assert not nodes.stacks(stepped(node, "map", abs))
 
 
 def test_draws_of_a_step_depend_on_the_element_alone() -> None:
     step = steps.step_for("map", lambda x: random.random(), number=1)
     node = nodes.StepNode(source(*range(5)), step, nodes.Draws(3, 1))
-    whole = node.read(at(*range(5)), nodes.direct).data
+    whole = node.read(at(*range(5)), seeded.Direct()).data
     assert len(set(whole)) == 5
-    assert [node.read(at(i), nodes.direct).data[0] for i in range(5)] == whole
-    assert node.read(at(3, 1, 3), nodes.direct).data == [whole[3], whole[1], whole[3]]
+    assert [node.read(at(i), seeded.Direct()).data[0] for i in range(5)] == whole
+    assert node.read(at(3, 1, 3), seeded.Direct()).data == [whole[3], whole[1], whole[3]]
     other = nodes.StepNode(source(*range(5)), step, nodes.Draws(3, 2))
-    assert not set(other.read(at(*range(5)), nodes.direct).data) & set(whole)
+    assert not set(other.read(at(*range(5)), seeded.Direct()).data) & set(whole)
 
 
 def test_nodes_know_whether_reading_them_may_draw() -> None:
@@ -161,20 +161,20 @@ def test_nodes_know_whether_reading_them_may_draw() -> None:
 def test_rows_with_draws() -> None:
     step = steps.step_for("filter", lambda x: random.random() >= 0 and x % 2, number=1)
     node = nodes.StepNode(source(1, 2, None, 3), step, nodes.Draws(0, 1))
-    block = node.read(at(0, 1, 2, 3), nodes.direct)
+    block = node.read(at(0, 1, 2, 3), seeded.Direct())
     assert (block.data, list(block.positions), block.rows) == ([1, 3], [0, 3], [0, 3])
     everything = nodes.StepNode(source(1, 3), step, nodes.Draws(0, 1))
-    assert everything.read(at(0, 1), nodes.direct).rows is None
-    assert node.read(at(), nodes.direct).data == []
+    assert everything.read(at(0, 1), seeded.Direct()).rows is None
+    assert node.read(at(), seeded.Direct()).data == []
 
 
 @pytest.mark.parametrize("make", [source, lambda: nodes.BatchNode(source(), batch_step(2))])
 def test_nothing_is_at_no_index(make: Any) -> None:
     node = make()
     assert node.length == 0
-    assert node.read(at(), nodes.direct).data == []
+    assert node.read(at(), seeded.Direct()).data == []
     with pytest.raises(errors.OutOfRangeError, match="index 3 of an empty dataset"):
-        node.read(at(3), nodes.direct)
+        node.read(at(3), seeded.Direct())
 
 
 def test_an_element_and_its_error() -> None:

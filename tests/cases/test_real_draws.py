@@ -1,0 +1,190 @@
+"""Sources and steps that draw random numbers of their own give one stream, or say why not."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import grain_jax as grain
+
+pytestmark = [
+    pytest.mark.usefixtures("no_process_left"),
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc"),
+    pytest.mark.timeout(120),
+]
+
+COUNT = 400
+
+
+class Drawing:
+    """A source whose records are random numbers."""
+
+    def __len__(self) -> int:
+        return COUNT
+
+    def __getitem__(self, index: int) -> Any:
+        return np.random.rand()
+
+
+class DrawingPython(Drawing):
+    def __getitem__(self, index: int) -> Any:
+        return random.random()
+
+
+class DrawingMany(Drawing):
+    def __getitems__(self, indices: Sequence[int]) -> Any:
+        return list(np.random.rand(len(indices)))
+
+
+class DrawingBatch(Drawing):
+    def __getbatch__(self, indices: Any) -> Any:
+        return np.random.rand(len(indices))
+
+
+class DrawingSometimes(Drawing):
+    """Every third record is drawn, the others are what they are."""
+
+    def __getitem__(self, index: int) -> Any:
+        return np.random.randn() + 10 if index % 3 == 0 else float(-index)
+
+
+SOURCES = [Drawing, DrawingPython, DrawingMany, DrawingBatch, DrawingSometimes]
+
+
+def flat(batches: Any) -> list[Any]:
+    return [float(x) for batch in batches for x in np.atleast_1d(batch)]
+
+
+def stream(source: Any, count: int = 1, seed: int = 0, **options: Any) -> list[Any]:
+    with grain.load(source, num_epochs=count, seed=seed, **options) as loader:
+        return flat(loader)
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_a_source_that_draws(kind: Any) -> None:
+    expected = stream(kind())
+    assert len(set(expected)) == COUNT
+    for workers in (1, 2, 4):
+        assert stream(kind(), worker_count=workers) == expected
+    for size in (1, 7, 64):
+        assert stream(kind(), batch_size=size) == expected
+        assert stream(kind(), batch_size=size, worker_count=2) == expected
+    for threads in (0, 3):
+        options = grain.ReadOptions(num_threads=threads)
+        assert stream(kind(), read_options=options, batch_size=16) == expected
+        assert stream(kind(), read_options=options, worker_count=2) == expected
+    assert not set(stream(kind(), seed=1)) & {x for x in expected if x > 0}
+
+
+@pytest.mark.parametrize("kind", [Drawing, DrawingSometimes])
+@pytest.mark.parametrize("memory", ["memfd", "file"])
+@pytest.mark.parametrize("mode", ["fork_imported", "fork_first", "fresh"])
+def test_a_source_that_draws_in_each_kind_of_worker(
+    kind: Any, mode: str, memory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = stream(kind(), batch_size=10)
+    monkeypatch.setenv("GRAIN_JAX_ENGINE_MODE", mode)
+    monkeypatch.setenv("GRAIN_JAX_ENGINE_MEMORY", memory)
+    assert stream(kind(), batch_size=10, worker_count=2) == expected
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_epochs_and_seeds_differ_and_a_shuffle_moves_no_draw(workers: int) -> None:
+    two = stream(Drawing(), 2, worker_count=workers)
+    assert len(set(two)) == 2 * COUNT
+    shuffled = stream(Drawing(), 2, shuffle=True, worker_count=workers)
+    assert shuffled == two  # a draw depends on the position
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_restored_stream_goes_on_with_its_draws(workers: int) -> None:
+    expected = stream(Drawing(), batch_size=5)
+    with grain.load(Drawing(), num_epochs=1, seed=0, batch_size=5, worker_count=workers) as loader:
+        iterator = iter(loader)
+        begin = flat(next(iterator) for _ in range(31))
+        state = iterator.get_state()
+        restored = iter(loader)
+        restored.set_state(state)
+        assert begin + flat(restored) == expected
+        assert flat(iterator) == expected[len(begin) :]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_shards_have_the_draws_of_the_whole(workers: int) -> None:
+    whole = stream(Drawing())
+    for shard in range(2):
+        part = stream(
+            Drawing(), shard_options=grain.sharding.ShardOptions(shard, 2), worker_count=workers
+        )
+        assert part == whole[shard::2]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_source_and_steps_that_draw_share_nothing(workers: int) -> None:
+    class Noise(grain.transforms.Map):
+        def map(self, element: Any) -> Any:
+            return np.array([element, np.random.rand()])
+
+    with grain.load(
+        Drawing(), num_epochs=1, seed=3, transformations=[Noise()], worker_count=workers
+    ) as loader:
+        pairs = np.array(list(loader))
+    assert len(set(pairs.ravel().tolist())) == 2 * COUNT
+    assert pairs[:, 0].tolist() == stream(Drawing(), seed=3)
+
+
+def dataset(kind: Any) -> grain.MapDataset[Any]:
+    return grain.MapDataset.source(kind()).seed(3)
+
+
+class Custom(grain.MapDataset[Any]):
+    """A user's own dataset that draws."""
+
+    def __len__(self) -> int:
+        return COUNT
+
+    def __getitem__(self, index: Any) -> Any:
+        return float(np.random.rand()) if index % 2 else float(-index)
+
+
+@pytest.mark.parametrize("make", [*SOURCES, Custom])
+def test_datasets_over_a_source_that_draws(make: Any) -> None:
+    ds = Custom().seed(3) if make is Custom else dataset(make)
+    expected = flat(ds.to_iter_dataset())
+    assert len(set(expected)) == COUNT
+    assert [float(ds[i]) for i in (399, 0, 17)] == [expected[i] for i in (399, 0, 17)]
+    batches = ds.to_iter_dataset().batch(9)
+    assert flat(batches) == expected
+    workers = grain.MultiprocessingOptions(num_workers=2)
+    assert flat(batches.mp_prefetch(workers)) == expected
+    assert flat(ds.batch(8).to_iter_dataset().mp_prefetch(workers)) == expected
+    # An element is the same wherever it stands, and another one in each epoch.
+    moved = ds.shuffle().repeat(2)
+    assert len({float(moved[i]) for i in range(2 * COUNT)} & set(expected)) == COUNT
+    assert flat(ds.slice(slice(100, 120)).to_iter_dataset()) == expected[100:120]
+
+
+@pytest.mark.parametrize("kind", [*SOURCES, Custom])
+def test_the_trainers_own_numbers_stay_as_they_are(kind: Any) -> None:
+    def own() -> tuple[float, ...]:
+        return np.random.rand(), np.random.randn(), random.random(), random.gauss(0, 1)
+
+    def seed() -> None:
+        random.seed(5)
+        np.random.seed(5)
+
+    seed()
+    expected = [own() for _ in range(30)]
+    seed()
+    ds = Custom() if kind is Custom else dataset(kind)
+    batches = iter(ds.to_iter_dataset().batch(3))
+    found = []
+    for _ in range(30):
+        found.append(own())
+        next(batches)
+    assert found == expected
