@@ -51,7 +51,7 @@ class Source:
             self.get_many = self._get_many
         self.in_memory = bool(getattr(type(given), "records_in_memory", False))
         # A kind that the library knows better is read by code of its own.
-        self.guard = Guard(type(self) is Source)
+        self.guard = Guard(type(self) is Source and not self.in_memory)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.given,)
@@ -78,9 +78,14 @@ class Source:
 
     def may_draw(self) -> bool:
         """Whether reading may draw, as far as its code says; where not, it is not watched."""
-        if type(self) is Source:
-            self.guard.may_draw = self.guard.draws or not quiet.is_quiet(self.given)
+        if not self.in_memory and not self.guard.draws:
+            self.guard.may_draw = not quiet.is_quiet(self._code())
         return self.guard.may_draw
+
+    def _code(self) -> list[Any]:
+        """The functions that read."""
+        names = ("__len__", "__getitem__", "__getitems__", "__getbatch__")
+        return [getattr(self.given, name) for name in names if hasattr(type(self.given), name)]
 
     def check(self, keys: Keys) -> None:
         """Refuses keys that are no keys of the source.

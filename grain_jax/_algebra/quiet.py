@@ -9,7 +9,7 @@ from __future__ import annotations
 import builtins
 import sys
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,6 @@ import numpy as np
 from grain_jax._algebra import reach
 
 __all__ = ["is_quiet"]
-
-_READS = ("__len__", "__getitem__", "__getitems__", "__getbatch__")
 
 _LIBRARIES = frozenset(
     """
@@ -42,11 +40,8 @@ _MOST_PARTS, _MOST = 1_000, 10_000
 _PARTS = frozenset({bool, int, float, complex, str, bytes, type(None), tuple})
 
 
-def is_quiet(source: Any) -> bool:
-    """Whether reading a source certainly cannot reach `random` or `np.random`."""
-    if type(source).__module__.partition(".")[0] == "grain_jax":
-        return True
-    reads = [getattr(source, name) for name in _READS if hasattr(type(source), name)]
+def is_quiet(reads: Sequence[Any]) -> bool:
+    """Whether functions that read a source certainly cannot reach `random` or `np.random`."""
     if not all(isinstance(read, types.MethodType) for read in reads):
         return False  # code of another language, or an attribute of the object
     for number, found in enumerate(reach.reach(reads)):

@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 
 from grain_jax import sources
-from grain_jax._algebra.quiet import is_quiet
 from grain_jax._algebra.sources import adapt
 
 np_again = np
@@ -134,7 +133,6 @@ DRAWING = [
     ByAttribute(),
     ByList(),
     Unknown(),
-    [1, 2],
     *map(
         Holder,
         [
@@ -159,16 +157,24 @@ DRAWING = [
 
 @pytest.mark.parametrize("source", QUIET, ids=lambda s: type(s).__name__)
 def test_sources_that_cannot_draw(source: Any) -> None:
-    assert is_quiet(source)
+    assert not adapt(source).may_draw()
 
 
 @pytest.mark.parametrize("source", DRAWING, ids=lambda s: type(s).__name__)
 def test_sources_that_may(source: Any) -> None:
-    assert not is_quiet(source)
+    assert adapt(source).may_draw()
 
 
 def test_sources_of_the_library() -> None:
-    assert is_quiet(sources.RangeDataSource(0, 3, 1))
+    for source in (sources.RangeDataSource(0, 3, 1), [1, 2], {"x": np.zeros(3)}):
+        assert not adapt(source).may_draw()
+
+
+def test_arrays_in_a_file(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "file", "w") as file:
+        file["x"] = np.arange(5)
+        assert not adapt({"x": file["x"]}).may_draw()
 
 
 def test_an_edit_is_seen() -> None:
