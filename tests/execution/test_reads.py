@@ -99,16 +99,13 @@ def test_close_does_not_wait_for_a_blocked_read() -> None:
     class Blocked(Counting):
         def __getitem__(self, key: int) -> int:
             if key >= 8:
-                released.wait(30)
+                released.wait()
             return key
 
     loader = _loader(Blocked(), num_threads=2, prefetch_buffer_size=16)
     iterator = iter(loader)
     next(iterator)
-    begin = time.monotonic()
-    loader.close()
-    # Bounded: half a second for each of the two kinds of thread.
-    assert time.monotonic() - begin < 5
+    loader.close()  # the test's timeout is what it would wait for
     released.set()
 
 

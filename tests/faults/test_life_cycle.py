@@ -145,7 +145,6 @@ def test_close_from_another_thread_while_a_read_blocks(what: str) -> None:
     thread = threading.Thread(target=take)
     thread.start()
     time.sleep(1)
-    began = time.monotonic()
     closers = [threading.Thread(target=closes.close) for _ in range(3)]
     for one in [*closers, thread]:
         if one is not thread:
@@ -153,7 +152,6 @@ def test_close_from_another_thread_while_a_read_blocks(what: str) -> None:
     for one in [*closers, thread]:
         one.join(20)
         assert not one.is_alive()
-    assert time.monotonic() - began < 15
     assert [type(error) for error in caught] == [errors.ClosedError]
     closes.close()
     loader.close()

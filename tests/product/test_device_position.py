@@ -200,7 +200,7 @@ def test_every_state_restores_the_rest(
             assert type(state) is state_as
         with stage() as fresh:
             fresh.set_state(state)
-            assert fresh.get_state() == state or step == 0
+            assert fresh.get_state() == state
             assert [rows(batch) for batch in fresh] == whole[step:]
 
 
@@ -342,7 +342,7 @@ def test_case_12_close_closes_a_source_that_blocks() -> None:
         def __next__(self) -> Any:
             if self.start:
                 self.reading.set()
-                assert self.closed.wait(30)
+                self.closed.wait()
                 raise StopIteration
             return super().__next__()
 
@@ -353,11 +353,8 @@ def test_case_12_close_closes_a_source_that_blocks() -> None:
     iterator = prefetch_to_device(source)
     assert rows(next(iterator)) == [0, 1, 2, 3]
     assert source.reading.wait(10)
-    begin = time.monotonic()
-    iterator.close()
+    iterator.close()  # the test's timeout is what it would wait for
     assert source.closed.is_set()
-    # The source would have blocked for 30 s.
-    assert time.monotonic() - begin < 10
 
 
 def test_dropping_it_ends_its_thread() -> None:

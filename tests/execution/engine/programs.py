@@ -152,15 +152,17 @@ def keep_inputs(inputs: Any, allocate: Any) -> Any:
     return [], None
 
 
-def kept(inputs: Any, allocate: Any) -> Any:
-    """Returns copies of what this process has kept."""
+def kept(inputs: Any, allocate: Any, seconds: float) -> Any:
+    """Returns copies of what this process has kept, after a while."""
+    time.sleep(seconds)
     return [array.copy() for array in _kept], os.getpid()
 
 
-def drop(inputs: Any, allocate: Any) -> Any:
-    """Forgets what this process has kept."""
+def drop(inputs: Any, allocate: Any, seconds: float) -> Any:
+    """Forgets what this process has kept, after a while."""
+    time.sleep(seconds)
     _kept.clear()
-    return [], None
+    return [], os.getpid()
 
 
 def look(inputs: Any, allocate: Any) -> Any:
