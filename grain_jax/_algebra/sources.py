@@ -16,8 +16,9 @@ from grain_jax._algebra.containers import (
     elements_of,
     is_list,
 )
+from grain_jax._algebra.lazy import LazyColumn, is_array_like, is_lazy
 from grain_jax._algebra.lists import ListColumn
-from grain_jax._values.arrays import what_is_lost
+from grain_jax._values.arrays import is_key, what_is_lost
 from grain_jax._values.errors import InvalidTypeError, InvalidValueError, OutOfRangeError
 from grain_jax._values.trees import flatten, paths, unflatten
 
@@ -106,7 +107,7 @@ def adapt(source: Any) -> Source:
         if all(_INT64.min <= v <= _INT64.max for v in (values.start, values.stop, values.step)):
             return RangeSource(source)
         return ContainerSource(source, lambda _: Columns(ListColumn(values)))
-    if isinstance(source, np.ndarray):
+    if isinstance(source, np.ndarray) or (is_array_like(source) and not is_key(source)):
         return ContainerSource(source, _array)
     if isinstance(source, dict) and not _is_numbered(source):
         return ContainerSource(source, _tree)
@@ -145,14 +146,29 @@ def _list(source: Any) -> Columns:
     return Columns(ListColumn(elements_of(source)))
 
 
-def _array(source: np.ndarray[Any, Any]) -> Columns:
+def _array(source: Any) -> Columns:
     if isinstance(source, np.ma.MaskedArray):
         _refuse_lossy(source, "the data source")
-    if source.ndim == 0:
+    if not len(source.shape):
         raise InvalidTypeError(
-            "an array without axes is no data source; its first axis would number the records."
+            f"{describe(source)} without axes is no data source; its first axis would number the "
+            "records."
         )
-    return Columns(array_column(source))
+    return Columns(_column(source, "the data source"))
+
+
+def _column(array: Any, name: str) -> Column:
+    if is_lazy(array):
+        return LazyColumn(array)
+    if isinstance(array, np.ndarray):
+        return array_column(array)
+    try:
+        return array_column(np.asarray(array))
+    except (TypeError, RuntimeError, ValueError) as error:
+        raise InvalidTypeError(
+            f"{name} is {describe(array)}, of which NumPy cannot make an array: {error}. Give one "
+            "of NumPy instead."
+        ) from error
 
 
 def _is_numbered(source: dict[Any, Any]) -> bool:
@@ -183,11 +199,12 @@ def _tree(source: Any) -> Columns:
 
 def _leaf(leaf: Any, way: str) -> Column:
     shape = getattr(leaf, "shape", None)
-    if not shape or not hasattr(leaf, "__array__"):
+    if not isinstance(shape, tuple) or not shape or not hasattr(leaf, "__getitem__"):
         raise InvalidTypeError(
             f"a dict is a data source where all its leaves are arrays of equal length; {way} "
             f"is {describe(leaf)}{'' if shape is None else ' without axes'}. Convert it with "
             "np.asarray, or give a list of records."
         )
-    _refuse_lossy(leaf, f"the leaf {way} of the data source")
-    return array_column(np.asarray(leaf))
+    name = f"the leaf {way} of the data source"
+    _refuse_lossy(leaf, name)
+    return _column(leaf, name)

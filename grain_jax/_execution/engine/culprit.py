@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import io
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import cloudpickle
@@ -14,24 +14,34 @@ __all__ = ["describe", "pickles"]
 
 _DEEPEST = 30
 
+Reduce = Callable[[Any], Any]
+
+
+def _as_usual(obj: Any) -> None:
+    return None
+
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc, unused-ignore]
-    def __init__(self, refused: tuple[type, ...]) -> None:
+    def __init__(self, refused: tuple[type, ...], reduce: Reduce) -> None:
         super().__init__(io.BytesIO(), 5, lambda _: None)
-        self._refused = refused
+        self._refused, self._reduce = refused, reduce
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, self._refused):
             raise TypeError
+        reduced = self._reduce(obj)
+        if reduced is not None:
+            return reduced
         return super().reducer_override(obj)
 
 
-def describe(value: Any, refused: tuple[type, ...] = ()) -> str:
+def describe(value: Any, refused: tuple[type, ...] = (), reduce: Reduce = _as_usual) -> str:
     """Returns which part of a value does not pickle, with its place and type, as a sentence.
 
     Args:
       value: what does not pickle.
       refused: further types that must not be in it.
+      reduce: returns how an object is pickled in another way than usual, or None.
     """
     path: list[tuple[str, Any]] = []
     seen: set[int] = set()
@@ -39,7 +49,12 @@ def describe(value: Any, refused: tuple[type, ...] = ()) -> str:
     while len(path) < _DEEPEST:
         seen.add(id(part))
         found = next(
-            (p for p in _parts(part) if id(p[1]) not in seen and not pickles(p[1], refused)), None
+            (
+                p
+                for p in _parts(part)
+                if id(p[1]) not in seen and not pickles(p[1], refused, reduce)
+            ),
+            None,
         )
         if found is None:
             break
@@ -55,10 +70,10 @@ def describe(value: Any, refused: tuple[type, ...] = ()) -> str:
     return f"{where} is a {kind.__module__}.{kind.__qualname__}, which does not pickle{inside}"
 
 
-def pickles(value: Any, refused: tuple[type, ...] = ()) -> bool:
+def pickles(value: Any, refused: tuple[type, ...] = (), reduce: Reduce = _as_usual) -> bool:
     """Whether a value pickles."""
     try:
-        _Pickler(refused).dump(value)
+        _Pickler(refused, reduce).dump(value)
     except Exception:
         return False
     return True

@@ -14,6 +14,7 @@ from typing import Any
 
 import cloudpickle
 
+from grain_jax._algebra import handles
 from grain_jax._execution.engine import arena, culprit, imports, wire
 from grain_jax._values import faults
 from grain_jax._values.errors import InvalidTypeError
@@ -34,6 +35,9 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc, unused-ignore]
         cloudpickle.Pickler.__init__(self, file, 5, functools.partial(_keep, self.large))
 
     def reducer_override(self, obj: Any) -> Any:
+        opened = handles.reduce(obj)
+        if opened is not None:
+            return opened
         if isinstance(obj, types.CodeType):
             # cloudpickle leaves out the file name, and an error shall say where the user's code is.
             make, args, *rest = cloudpickle.Pickler.dispatch_table[types.CodeType](obj)
@@ -111,7 +115,8 @@ def _dump(pickler: _Pickler, part: Any, name: str) -> None:
     try:
         pickler.dump(part)
     except Exception as error:
-        text = f"{name} cannot be sent to worker processes: {culprit.describe(part)}"
+        what = culprit.describe(part, reduce=handles.reduce)
+        text = f"{name} cannot be sent to worker processes: {what}"
         remedy = "Make it inside the function that uses it, on first use, or use worker_count=0."
         where = faults.place(traceback.extract_tb(error.__traceback__))
         if not where:
