@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import collections
+import contextvars
 import os
 import queue
 import statistics
@@ -226,6 +227,8 @@ class _Job:
         self._todo = collections.deque(enumerate(keys))
         self._lock = threading.Lock()
         self._working = 0
+        # The threads see the context variables of who asks, NumPy's error handling among them.
+        self.context = contextvars.copy_context()
 
     def start(self, threads: int) -> None:
         """Says how many threads will work on it."""
@@ -328,7 +331,7 @@ def _serve(jobs: queue.SimpleQueue[_Job | None]) -> None:
         job = jobs.get()
         if job is None:
             return
-        job.work()
+        job.context.copy().run(job.work)
         del job  # its records are not this thread's to keep
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import queue
 import threading
 from typing import Any
@@ -23,6 +24,7 @@ class _Job:
         self.done = threading.Event()
         self.read: Read | BaseException | None = None
         self.dropped = False
+        self.context = contextvars.copy_context()  # of who runs the stream
 
 
 class Reads:
@@ -77,7 +79,7 @@ def _serve(program: Program, jobs: queue.SimpleQueue[_Job | None]) -> None:
     while (job := jobs.get()) is not None:
         if not job.dropped:
             try:
-                job.read = program.read(job.kind, job.payload)
+                job.read = job.context.run(program.read, job.kind, job.payload)
             except SparseError:
                 job.read = None  # that is for the thread that runs the stream
             except BaseException as error:  # no signal comes here, so it is the source's

@@ -21,6 +21,7 @@ __all__ = [
     "Arena",
     "Memory",
     "Slot",
+    "give_back",
     "is_slot_memory",
     "map_file",
     "memory_file",
@@ -138,6 +139,12 @@ def reserve(descriptor: int, offset: int, size: int) -> None:
                 f"{size} bytes more; free some space or set TMPDIR to a larger disk"
             )
         raise
+
+
+def give_back(descriptor: int, offset: int, size: int) -> bool:
+    """Gives whole pages of a file back to the system; False where it cannot do that."""
+    block = map_file(descriptor, offset, size)
+    return bool(_libc().madvise(ctypes.addressof(block), size, _MADV_REMOVE) == 0)
 
 
 class Arena:

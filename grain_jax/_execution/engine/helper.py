@@ -28,9 +28,9 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from grain_jax._execution.engine import channel, imports
+from grain_jax._execution.engine import channel, imports, log, surroundings
 
-__all__ = ["FORCED", "PARCEL_HEAD", "command", "main", "read_settings"]
+__all__ = ["PARCEL_HEAD", "command", "main", "read_settings"]
 
 _LOOK = 0.5  # seconds between two looks at the parent
 _PR_SET_PDEATHSIG = 1
@@ -38,21 +38,6 @@ _PR_SET_PDEATHSIG = 1
 _PRELOADED = ("grain_jax._execution.engine.worker", "grain_jax._datasets.program")
 _held: list[Any] = []  # sockets that stay open until `os._exit`, and do not warn before it
 PARCEL_HEAD = 24  # bytes; a parcel begins with three lengths, that of the settings first
-
-# Workers see no accelerator, whatever the trainer's environment says, and use one thread each.
-FORCED = {
-    "JAX_PLATFORMS": "cpu",
-    "CUDA_VISIBLE_DEVICES": "",
-    "ROCR_VISIBLE_DEVICES": "",
-    "HIP_VISIBLE_DEVICES": "",
-    "TPU_VISIBLE_DEVICES": "",
-    "TPU_VISIBLE_CHIPS": "",
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-    "NUMEXPR_NUM_THREADS": "1",
-    "VECLIB_MAXIMUM_THREADS": "1",
-}
 
 _CODE = (
     "import sys; sys.path[:] = sys.argv[4:]; "
@@ -151,18 +136,6 @@ def _forked_helper(zygote: int, mode: str, first_row: int, descriptors: list[int
     _Helper(zygote, mode, first_row, descriptors).serve()
 
 
-def _take_over(settings: dict[str, Any]) -> None:
-    """Makes the trainer's directory, search path, arguments and environment our own."""
-    with contextlib.suppress(OSError):  # the trainer's own directory may be gone
-        os.chdir(settings["cwd"])
-    sys.path[:] = settings["path"]
-    sys.argv[:] = settings["argv"]
-    for name in set(os.environ) - set(settings["environment"]):
-        del os.environ[name]
-    os.environ.update(settings["environment"])
-    os.environ.update(FORCED)
-
-
 def read_settings(parcel: int) -> dict[str, Any]:
     """Returns the plain values at the start of a parcel, without loading its program."""
     (length,) = struct.unpack("<Q", os.pread(parcel, 8, 0))
@@ -178,7 +151,7 @@ class _Helper:
         self.parent = parent
         self.mode = mode
         self.first_row = first_row
-        control, tasks, results, self.arena, self.parcel = descriptors
+        control, tasks, results, self.arena, self.parcel, self.log = descriptors
         self.control = channel.adopt(control)
         self.tasks = channel.adopt(tasks)
         self.results = channel.adopt(results)
@@ -194,7 +167,7 @@ class _Helper:
         """Starts the workers and stays until the trainer says stop or ends."""
         if self.mode == "fresh":
             self.say("hello", os.getpid())
-        _take_over(self.settings)
+        surroundings.apply(self.settings["surroundings"])
         if self.mode == "fork_imported" and not self._import():
             return
         wake, woken = self.wakes = socket.socketpair()
@@ -214,7 +187,9 @@ class _Helper:
     def _import(self) -> bool:
         """Imports what all workers need; whether they can be forked after that."""
         before = imports.Traces()
-        imports.import_all(self.settings["modules"])
+        names = self.settings["modules"]
+        log.writer(self.log, self.settings, "grain_jax helper").install()
+        surroundings.load(lambda: imports.import_all(names))
         unsafe = before.unsafe()
         if unsafe:
             self.say("unsafe", unsafe)
@@ -265,11 +240,14 @@ class _Helper:
             self.results,
             self.arena,
             self.parcel,
+            self.log,
         )
 
     def _execute(self, number: int, row: int) -> int:
-        descriptors = [self.tasks.fileno(), self.results.fileno(), self.arena, self.parcel]
-        line = command("worker", os.getpid(), [number, row, *descriptors], self.settings["path"])
+        ends = self.tasks.fileno(), self.results.fileno()
+        descriptors = [*ends, self.arena, self.parcel, self.log]
+        path = self.settings["surroundings"]["search path"]
+        line = command("worker", os.getpid(), [number, row, *descriptors], path)
         process = subprocess.Popen(line, stdin=subprocess.DEVNULL, pass_fds=descriptors)
         process.returncode = 0  # `_reap` waits for it
         return process.pid
@@ -301,10 +279,9 @@ def _fresh_worker(helper: int, number: int, row: int, *descriptors: int) -> None
     else:
         _watch_parent(helper)
     tasks, results = channel.adopt(descriptors[0]), channel.adopt(descriptors[1])
-    arena, file = descriptors[2:]
-    settings = read_settings(file)
-    _take_over(settings)
-    worker.work(number, row, settings, tasks, results, arena, file)
+    settings = read_settings(descriptors[3])
+    surroundings.apply(settings["surroundings"])
+    worker.work(number, row, settings, tasks, results, *descriptors[2:])
 
 
 def _watch_parent(parent: int) -> None:

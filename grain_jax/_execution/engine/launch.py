@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Sequence
 
-from grain_jax._execution.engine import channel, helper
+from grain_jax._execution.engine import channel, helper, surroundings
 from grain_jax._execution.engine.arena import Arena
 from grain_jax._values.errors import InvalidValueError
 from grain_jax._values.processes import is_gone
@@ -23,59 +23,17 @@ __all__ = [
     "Handle",
     "Helper",
     "default_mode",
-    "environment",
     "keep_alive",
-    "search_path",
     "settings",
     "supported",
 ]
 
 MODES = ("fork_imported", "fork_first", "fresh")
 
-# Flags that change what jax computes; workers get them as environment variables.
-_JAX_FLAGS = (
-    "jax_enable_x64",
-    "jax_default_matmul_precision",
-    "jax_default_prng_impl",
-    "jax_disable_jit",
-    "jax_debug_nans",
-    "jax_debug_infs",
-    "jax_enable_custom_prng",
-    "jax_numpy_dtype_promotion",
-    "jax_numpy_rank_promotion",
-    "jax_random_seed_offset",
-    "jax_softmax_custom_jvp",
-    "jax_threefry_partitionable",
-)
-
 
 def supported() -> bool:
     """Whether worker processes can be had on this system."""
     return os.name == "posix" and hasattr(socket, "AF_UNIX")
-
-
-def search_path() -> list[str]:
-    """Returns the trainer's module search path, with the place of this package in it."""
-    home = os.path.abspath(__file__)
-    for _ in range(4):
-        home = os.path.dirname(home)
-    path = [entry for entry in sys.path if isinstance(entry, str)]
-    return path if home in path else [*path, home]
-
-
-def environment() -> dict[str, str]:
-    """Returns the environment of workers: the trainer's, its jax flags, and no accelerator."""
-    values = dict(os.environ)
-    jax = sys.modules.get("jax")
-    for name in _JAX_FLAGS if jax is not None else ():
-        value = getattr(getattr(jax, "config", None), name, None)
-        value = getattr(value, "value", value)  # some are enumerations
-        if isinstance(value, bool):
-            values[name.upper()] = str(int(value))
-        elif isinstance(value, str | int):
-            values[name.upper()] = str(value)
-    values.update(helper.FORCED)
-    return values
 
 
 class _Zygote:
@@ -102,9 +60,9 @@ class _Zygote:
 
 def _spawn(role: str, arguments: list[int], descriptors: list[int]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        helper.command(role, os.getpid(), arguments, search_path()),
+        helper.command(role, os.getpid(), arguments, surroundings.search_path()),
         stdin=subprocess.DEVNULL,
-        env=environment(),
+        env=surroundings.environment(),
         pass_fds=descriptors,
         start_new_session=True,  # Ctrl-C reaches a process group before Python can ignore it
     )
@@ -321,10 +279,6 @@ def settings(
     arena: Arena, workers: int, rows: int, stall_timeout: float | None
 ) -> dict[str, object]:
     """Returns what a helper and its workers have to know before they load anything."""
-    try:
-        cwd = os.getcwd()
-    except OSError:
-        cwd = "/"
     return {
         "workers": workers,
         "rows": rows,
@@ -332,8 +286,5 @@ def settings(
         "stride": arena.stride,
         "slots": arena.slots,
         "on_disk": arena.on_disk,
-        "cwd": cwd,
-        "path": search_path(),
-        "argv": list(sys.argv),
-        "environment": environment(),
+        "surroundings": surroundings.read(),
     }

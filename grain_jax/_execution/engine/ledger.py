@@ -52,6 +52,7 @@ class Ledger:
     ) -> None:
         self.broken: BaseException | None = None  # why no task can be answered any more
         self.last_report = time.monotonic()
+        self.logged = False  # whether a worker has said so since the owner has looked
         self.tasks: socket.socket
         self.results: socket.socket
         self._arena = arena
@@ -177,6 +178,9 @@ class Ledger:
         attempt, row, status, offset, length, end = wire.REPORT.unpack_from(message)
         error = message[wire.REPORT.size :]
         worker = f"worker {row % self._workers}"
+        if status & wire.LOGGED:
+            self.logged = True
+            status &= ~wire.LOGGED
         if status == wire.LOST_START:
             self.broken = faults.unpack_exception(error, f"{worker}, as it loaded the pipeline")
             return

@@ -5,16 +5,27 @@ from __future__ import annotations
 import atexit
 import contextlib
 import itertools
+import logging
 import os
 import select
 import socket
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from grain_jax._execution.engine import channel, faults, launch, ledger, parcel, slots, table
+from grain_jax._execution.engine import (
+    channel,
+    faults,
+    launch,
+    ledger,
+    log,
+    parcel,
+    slots,
+    table,
+)
 from grain_jax._execution.engine.arena import Allocate, Arena
 from grain_jax._execution.engine.bundle import Bundle
 from grain_jax._values.errors import ClosedError, InvalidValueError, WorkerError
@@ -91,14 +102,18 @@ class Pool:
         self._torn = False
         self._ready = False
         self._sockets: list[socket.socket] = []
+        self._records: deque[logging.LogRecord] = deque()  # for the handlers of this process
+        self._listened = 0.0
         with contextlib.ExitStack() as undo, contextlib.ExitStack() as early:
             if self.mode != "fresh":
                 # The zygote starts while this process pickles.
                 early.callback(launch.keep_alive().close)
             self._arena = Arena.create()
             undo.callback(self._arena.close)
+            self._log = log.Reader()
+            undo.callback(self._log.close)
             rows = 2 * workers  # the second half for the time after a helper's death
-            cells = table.Table(self._arena, rows)
+            cells = self._cells = table.Table(self._arena, rows)
             budget = slots.default_budget() if slot_budget_bytes is None else slot_budget_bytes
             self._parcel, registry, self._modules = parcel.pack(
                 program,
@@ -147,6 +162,7 @@ class Pool:
     def _start_helper(self) -> None:
         _, tasks, _, results = self._sockets
         passed = [tasks.fileno(), results.fileno(), self._arena.descriptor, self._parcel]
+        passed.append(self._log.descriptor)
         self._helper = launch.Helper(self.mode, self._first_row, passed)
         self._ready = False
 
@@ -182,14 +198,18 @@ class Pool:
         self._check_process()
         began = time.monotonic()
         while True:
-            with self._lock:
-                self._check_open()
-                if not self._is_polled and not self._ledger.answered(ticket):
-                    self._pump()
-                bundle = self._ledger.collect(ticket)
-                if bundle is not None or not block:
-                    return bundle
-                self._check_stall(began)
+            try:
+                with self._lock:
+                    self._check_open()
+                    if not self._is_polled and not self._ledger.answered(ticket):
+                        self._pump()
+                    bundle = self._ledger.collect(ticket)
+                    if bundle is not None or not block:
+                        return bundle
+                    self._check_stall(began)
+            finally:
+                if self._records:
+                    self._hand_out()
             self._wait()
 
     def cancel(self) -> None:
@@ -214,8 +234,19 @@ class Pool:
             self._close_sockets()
             os.close(self._parcel)
             self._ledger.forget()
+            self._records += self._log.take()
+            self._log.close()
+            left_out = self._cells.left_out
             self._arena.close()
         _pools.discard(self)
+        self._hand_out()
+        if left_out:
+            logging.getLogger("grain_jax").warning(
+                "%d log records of workers were left out: more than %d MiB of them waited for this "
+                "process to ask for results",
+                left_out,
+                log.LIMIT >> 20,
+            )
 
     def __del__(self) -> None:
         if not self._closed:
@@ -296,6 +327,16 @@ class Pool:
                 self._hear(message)
         self._ledger.flush()
         self._torn = False
+        now = time.monotonic()
+        if self._ledger.logged or now - self._listened > _LOOK:
+            self._ledger.logged, self._listened = False, now
+            self._records += self._log.take()
+
+    def _hand_out(self) -> None:
+        # Without the lock: handlers are the user's.
+        with contextlib.suppress(IndexError):  # another thread has had the last one
+            while True:
+                log.hand_out(self._records.popleft())
 
     def _hear(self, message: tuple[Any, ...]) -> None:
         what, *rest = message

@@ -12,7 +12,7 @@ from grain_jax._execution.engine.arena import Arena, reserve
 __all__ = ["RECEIVING", "RUNNING", "STARTING", "Table"]
 
 STARTING, RECEIVING, RUNNING = 0, 1, 2
-_STATE, _ATTEMPT, _SINCE, _PID = range(4)
+_STATE, _ATTEMPT, _SINCE, _PID, _LEFT_OUT = range(5)
 _CELL = 8  # integers; one cache line a worker. The first cell holds the generation
 _STEP = 320  # bytes of text for what a worker is at
 
@@ -76,6 +76,15 @@ class Table:
         """Returns what a worker is at, within its attempt; empty if nobody says."""
         text = bytes(self._steps[row * _STEP : (row + 1) * _STEP])
         return text.rstrip(b"\0").decode(errors="replace")
+
+    def leave_out(self, row: int) -> None:
+        """Counts a log record that a worker could not send."""
+        self._cells[_CELL * (1 + row) + _LEFT_OUT] += 1
+
+    @property
+    def left_out(self) -> int:
+        """How many log records all workers so far could not send."""
+        return sum(self._cells[_CELL * (1 + row) + _LEFT_OUT] for row in range(self.rows))
 
     def read(self, row: int) -> tuple[int, int, float, int]:
         """Returns state, attempt, seconds since it began, and process id."""

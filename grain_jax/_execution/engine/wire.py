@@ -27,6 +27,7 @@ from grain_jax._values import faults
 __all__ = [
     "DONE",
     "FAILED",
+    "LOGGED",
     "LOST_START",
     "REPORT",
     "RETAINED",
@@ -49,6 +50,7 @@ REPORT = struct.Struct("<QIIQQQ")
 _HEAD = struct.Struct("<QQQQ")  # count, then the lengths of info, foreign buffers, outputs
 
 DONE, FAILED, SKIPPED, LOST_START = range(4)
+LOGGED = 32  # flag: the worker has written to the log since its last report
 RETAINED = 16  # flag: something in the worker still refers to memory of the slot or of the inputs
 
 # cloudpickle would make a copy in memory of an open text file.

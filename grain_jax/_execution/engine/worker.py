@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from grain_jax._execution.engine import channel, faults, parcel, wire
+from grain_jax._execution.engine import channel, faults, log, parcel, surroundings, wire
 from grain_jax._execution.engine.arena import Arena, Memory, Slot
 from grain_jax._execution.engine.table import Table
 from grain_jax._values import faults as values_faults
@@ -29,12 +29,15 @@ _INLINE = channel.LIMIT - wire.REPORT.size
 
 
 class _Worker:
-    def __init__(self, row: int, arena: Arena, table: Table, tasks: Any, results: Any) -> None:
+    def __init__(
+        self, row: int, arena: Arena, table: Table, tasks: Any, results: Any, lines: log.Writer
+    ) -> None:
         self.row = row
         self.arena = arena
         self.table = table
         self.tasks: socket.socket = tasks
         self.results: socket.socket = results
+        self.lines = lines
         self.program: Any = None
         self.registry: wire.Registry | None = None
         self._kept: dict[int, list[weakref.ref[Any]]] = {}
@@ -138,6 +141,9 @@ class _Worker:
         self, attempt: int, status: int, offset: int, length: int, end: int, error: bytes = b""
     ) -> None:
         """Sends one message to the trainer."""
+        if self.lines.written:
+            self.lines.written = False
+            status |= wire.LOGGED
         head = wire.REPORT.pack(attempt, self.row, status, offset, length, end)
         try:
             self.results.send(head + error)
@@ -183,8 +189,6 @@ def _flush_lines() -> None:
 
 
 def _initialise(init: Any, number: int, workers: int) -> None:
-    if init is None:
-        return
     try:
         init(number, workers)
     except BaseException as error:
@@ -200,6 +204,7 @@ def work(
     results: socket.socket,
     arena_descriptor: int,
     parcel_descriptor: int,
+    log_descriptor: int,
 ) -> None:
     """Is a worker, from its start to its end.
 
@@ -211,20 +216,28 @@ def work(
         results: where all of them report.
         arena_descriptor: the arena's file.
         parcel_descriptor: the parcel.
+        log_descriptor: where log records go.
     """
     arena = Arena(arena_descriptor, settings["stride"], settings["slots"], settings["on_disk"])
     table = Table(arena, settings["rows"])
     table.enter(row, os.getpid())
     _flush_lines()
-    worker = _Worker(row, arena, table, tasks, results)
+    name = f"grain_jax worker {number + 1} of {settings['workers']}"
+    lines = log.writer(log_descriptor, settings, name, functools.partial(table.leave_out, row))
+    lines.install()
+    worker = _Worker(row, arena, table, tasks, results, lines)
     if settings["stall_timeout"] is not None:
         watched = (table, row, settings["stall_timeout"] / 4, threading.get_ident())
         threading.Thread(target=_watch, args=watched, name="grain_jax watch", daemon=True).start()
     try:
         content = parcel.Parcel(parcel_descriptor, settings["token"])
-        _initialise(content.load_init(), number, settings["workers"])
-        worker.program, worker.registry = content.load_program()
-        del content
+        init = surroundings.load(content.load_init)
+        if init is not None:
+            _initialise(init, number, settings["workers"])
+            lines.initialised()
+        worker.program, worker.registry = surroundings.load(content.load_program)
+        lines.loaded()
+        del content, init
     except BaseException as error:
         data = faults.pack_exception(error, worker.registry)
         if len(data) > _INLINE:
