@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Block", "joined"]
+__all__ = ["Block", "Rest", "joined"]
 
 
 @dataclasses.dataclass(slots=True)
@@ -77,6 +77,21 @@ class Block:
             self.ordinal + begin,
             self.describe,
         )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rest:
+    """In place of the last batch of batches, where there are too few records to fill it.
+
+    Attributes:
+      batch: the records as one batch; None where nobody wants them.
+      count: how many they are.
+      sizes: of a full batch of batches, outermost first.
+    """
+
+    batch: Any
+    count: int
+    sizes: tuple[int, ...]
 
 
 def joined(blocks: Sequence[Block]) -> Block:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from grain_jax._algebra import global_random, stacking, steps
-from grain_jax._algebra.blocks import Block
+from grain_jax._algebra.blocks import Block, Rest
 from grain_jax._datasets.schedule import Span
 
 __all__ = ["Plan", "Root", "Segment", "Upstream", "cut"]
@@ -91,6 +91,8 @@ class Segment:
       seeded: whether user code may draw from the process-wide generators.
       number: place of the segment in the pipeline.
       local: whether it must run in the trainer's process.
+      rest: what becomes of a batch of batches that its records do not fill: "pad" and "drop" give a
+        `Rest`; with None they are stacked as they are, which fails if the inner batches differ.
     """
 
     steps: list[steps.Step]
@@ -99,6 +101,7 @@ class Segment:
     number: int = 0
     local: bool = False
     seeded: bool = False
+    rest: str | None = None
 
     @property
     def unit(self) -> int:
@@ -107,6 +110,23 @@ class Segment:
         for size, _ in self.batches:
             product *= size
         return product
+
+    @property
+    def nest(self) -> tuple[int, ...] | None:
+        """Sizes, outermost first, if the last steps stack records, and batches of them, and so on.
+
+        None where another step is between them or behind.
+        """
+        count = len(self.batches)
+        if not count or not all(map(_stacks, self.steps[-count:])):
+            return None
+        return tuple(size for size, _ in reversed(self.batches))
+
+    @property
+    def may_leave_rest(self) -> bool:
+        """Whether the last element may be a batch of batches that its records do not fill."""
+        batches = [step for step in self.steps if isinstance(step, steps.BatchStep)]
+        return self.counted and len(batches) > 1 and all(map(_stacks, batches))
 
     @property
     def needs_all(self) -> bool:
@@ -144,7 +164,27 @@ class Segment:
                 block.outputs[-1] if block.outputs else 0,
                 self.number,
             )
+        if self.rest is not None and len(block) < self.unit:
+            return self._left(block)
         return _run(self.steps, block, allocate)
+
+    def _left(self, block: Block) -> Block:
+        """Puts a `Rest` in place of the unit's only output."""
+        count = len(block)
+        batch = None
+        if self.rest == "pad":
+            place = len(self.steps) - len(self.batches)
+            whole = dataclasses.replace(self.steps[place], size=self.unit)  # type: ignore[type-var]
+            block = _run([*self.steps[:place], whole], block, None)
+            (batch,) = block.data
+        block = block.part(len(block) - 1, len(block))
+        sizes = tuple(size for size, _ in reversed(self.batches))
+        block.data, block.ordinal = [Rest(batch, count, sizes)], block.ordinal // self.unit
+        return block
+
+
+def _stacks(step: steps.Step) -> bool:
+    return isinstance(step, steps.BatchStep) and step.function is None
 
 
 def _run(todo: Sequence[steps.Step], block: Block, allocate: stacking.Allocate | None) -> Block:

@@ -160,25 +160,30 @@ class Layout:
             raise errors.InvalidTypeError(f"len() of this {what} is unknown; {reason}.")
         return length
 
-    def batch_rows(self, plan: Plan, base: int) -> tuple[int, int | None] | None:
+    def batch_rows(self, plan: Plan, base: int) -> tuple[tuple[int, ...], int | None] | None:
         """Returns rows of a full batch and of the last one here, where they are known.
 
-        The second is None where every batch is full on every shard, and where nobody knows how many
-        there are. Otherwise the last is short on some, and this shard may have all rows of it, or
-        none.
+        The first has a number for each of the batches that are stacked in one another, outermost
+        first. The second counts records. It is None where every batch is full on every shard, and
+        where nobody knows how many there are. Otherwise the last is short on some, and this shard
+        may have all records of it, or none.
         """
         segments = plan.segments()
-        last = plan.steps[-1] if plan.steps else None
-        if not isinstance(last, steps.BatchStep) or last.function is not None or self.lanes > 1:
-            return None
-        if len(segments[-1].batches) != 1:
+        nest = segments[-1].nest
+        if nest is None or self.lanes > 1:
             return None
         if len(segments) > 1:
-            return segments[-1].unit, None
+            return nest, None
         lane = self.lane(0, base, segments[0])
         # The first shard has most of the rest.
         first = dataclasses.replace(self, shard=(0, self.shard[1])).lane(0, base, segments[0])
-        return lane.unit, lane.rest if first.rest else None
+        return nest, lane.rest if first.rest else None
+
+    def rest(self, segments: list[Segment], base: int) -> int | None:
+        """Returns how many records an incomplete last unit has here; None if that is not known."""
+        if len(segments) != 1 or not segments[0].counted or self.lanes > 1:
+            return None
+        return self.lane(0, base, segments[0]).rest
 
     def outlook(self, position: Position, segments: list[Segment]) -> tuple[bool, int] | None:
         """Returns what is known of the elements around a position, in a stream of known counts.

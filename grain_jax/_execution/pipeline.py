@@ -88,9 +88,37 @@ class Pipeline:
         is_shipped = self.plan.local_from is None and not isinstance(self.plan.root, Upstream)
         return self.plan.is_fresh or (away and is_shipped)
 
-    def batch_rows(self) -> tuple[int, int | None] | None:
+    def batch_rows(self) -> tuple[tuple[int, ...], int | None] | None:
         """Returns rows of a full batch and of the last one here; see `Layout.batch_rows`."""
         return self.layout.batch_rows(self.plan, self.position.base)
+
+    def keep_rest(self, rule: str) -> None:
+        """Says what becomes of a last batch of batches that its records do not fill.
+
+        Args:
+          rule: as `prefetch_to_device` takes it for a remainder.
+
+        Raises:
+          InvalidValueError: if it is known that there is one that cannot be stacked.
+        """
+        segment = self.segments[-1]
+        if not segment.may_leave_rest:
+            return
+        if rule == "drop" or (rule == "pad" and segment.nest is not None):
+            for kind in (self._dense[-1], self._loose[-1]):
+                kind.rest = rule
+            self._forget()
+            self._end()
+            return
+        rest = self.layout.rest(self.segments, self.position.base)
+        if rest and segment.nest is None:
+            sizes = " and ".join(f"Batch({size})" for size, _ in segment.batches)
+            raise errors.InvalidValueError(
+                f"the last element of {sizes} has {rest} records of {segment.unit}, so that its "
+                "last inner batch is short and does not stack with the others. Write the Batch "
+                "steps one behind the other, drop_remainder=True in each of them, or "
+                "remainder='drop'."
+            )
 
     def outlook(self) -> tuple[bool, int] | None:
         """Returns what is known of the last element and of those to come; see `Layout.outlook`."""
@@ -140,8 +168,11 @@ class Pipeline:
 
     def close(self) -> None:
         """Ends workers and threads; idempotent, from any thread."""
+        self._closed = True
+        self._end()
+
+    def _end(self) -> None:
         with self._lock:
-            self._closed = True
             executors, self._executors = self._executors, None
         for executor in executors or ():
             executor.close()

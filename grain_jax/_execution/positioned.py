@@ -97,9 +97,13 @@ class Positioned(
     def _go_to(self, state: State) -> None:
         raise NotImplementedError
 
-    def _batch_rows(self) -> tuple[int, int | None] | None:
+    def _batch_rows(self) -> tuple[tuple[int, ...], int | None] | None:
         """Returns rows of a full batch and of the last one here; see `Layout.batch_rows`."""
         return self._pipeline.batch_rows()
+
+    def _keep_rest(self, rule: str) -> None:
+        """Says what becomes of an incomplete batch of batches; see `Pipeline.keep_rest`."""
+        self._pipeline.keep_rest(rule)
 
     def _batch_sizes(self) -> tuple[int, ...] | None:
         """Returns the sizes of the batches in an element, innermost first; None without any."""

@@ -201,7 +201,7 @@ class DataLoader(closing.Closing):
             sampler_text=repr(self._sampler) if isinstance(self._sampler, _BUILT_IN) else None,
         )
 
-    def _batch_rows(self) -> tuple[int, int | None] | None:
+    def _batch_rows(self) -> tuple[tuple[int, ...], int | None] | None:
         """Returns rows of a full batch and of the last one here; see `Layout.batch_rows`."""
         return None if self._stages else self._layout.batch_rows(self._plan, self._layout.start)
 

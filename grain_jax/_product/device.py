@@ -13,7 +13,7 @@ from grain_jax._execution.ahead_iterator import AheadIterator, known_length
 from grain_jax._product.leaves import detach
 from grain_jax._product.lockstep import STOP, Lockstep
 from grain_jax._product.placer import Placed, Placer
-from grain_jax._product.remainder import Rows
+from grain_jax._product.remainder import Described, Rows
 from grain_jax._product.row_states import Saved, Shape, with_rows, without_rows
 from grain_jax._values.errors import InvalidTypeError, InvalidValueError
 
@@ -65,7 +65,8 @@ def prefetch_to_device(
       mask_key: with "pad", the key of the mask: bool, shape (rows,), False where a row is padding.
       axis: the axis of the rows, along which the batches of the processes are put together; along
         every other axis each process gives the whole. 1 is for time before batch and for
-        microbatches; the mask then has axes 0 and 1.
+        microbatches; the mask then has axes 0 and 1. So it has, whatever the axis, where the source
+        ends in two `Batch` steps, one behind the other.
       close_source: whether `close` closes the source too. What was made here, and a source that
         blocks the `close`, is closed in any case.
 
@@ -132,6 +133,9 @@ class DeviceIterator(AheadIterator[Any]):
         self._spec: Any = None
         self._full = rows.full
         super().__init__(source, placer, buffer_size, close_source=close_source)
+        keep_rest = getattr(self._borrower.iterator, "_keep_rest", None)
+        if keep_rest is not None and rows.rule is not None:
+            keep_rest(rows.rule)
         placer.is_fresh = self._is_fresh
         placer.outlook = getattr(self._borrower.iterator, "_outlook", placer.outlook)
 
@@ -273,7 +277,7 @@ def _check_size(name: str, size: Any, least: int) -> int:
     return int(size)
 
 
-def _described_rows(source: Any) -> tuple[int, int | None] | None:
+def _described_rows(source: Any) -> Described | None:
     """What a loader or dataset of this library says of the rows of its batches."""
     describe = getattr(source, "_batch_rows", None)
     return None if describe is None else describe()

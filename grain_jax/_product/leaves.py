@@ -5,18 +5,20 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from grain_jax._algebra.blocks import Rest
 from grain_jax._execution.engine.arena import is_slot_memory
 from grain_jax._values.arrays import what_is_lost
 from grain_jax._values.errors import InvalidTypeError, InvalidValueError
 from grain_jax._values.memory import is_owned, owned_empty
 
-__all__ = ["Array", "as_array", "detach", "padded_host", "prepare"]
+__all__ = ["Array", "as_array", "detach", "filled", "padded_host", "prepare"]
 
 Array = np.ndarray[Any, Any]
 
@@ -73,10 +75,7 @@ def prepare(
         if lead is None:
             return array
         if jnp.issubdtype(array.dtype, jax.dtypes.extended):
-            raise InvalidTypeError(
-                f"{name} is a short batch of {array.dtype}, for which there are no zeros to pad"
-                " with. Use remainder='drop', or make the keys from integers after the transfer."
-            )
+            raise InvalidTypeError(_no_zeros(name, array))
         array = np.asarray(array)
     dtype = jax.dtypes.canonicalize_dtype(array.dtype.newbyteorder("="))
     if dtype != array.dtype and array.dtype.kind in "iu":
@@ -116,6 +115,29 @@ def padded_host(leaf: Any, short: Sequence[int], lead: Sequence[int]) -> Any:
         out[...] = None
     out[tuple(map(slice, short))] = leaf
     return out
+
+
+def filled(rest: Rest) -> Any:
+    """The batch of batches that a rest began, filled up with zeros and what `padded_host` takes.
+
+    Raises:
+      InvalidTypeError: for typed keys, of which there are no zeros.
+    """
+    unit = prod(rest.sizes)
+
+    def fill(leaf: Any) -> Any:
+        if not isinstance(leaf, np.ndarray):
+            raise InvalidTypeError(_no_zeros("a leaf of the last batch", leaf))
+        return padded_host(leaf, (rest.count,), (unit,)).reshape(*rest.sizes, *leaf.shape[1:])
+
+    return jax.tree_util.tree_map(fill, rest.batch)
+
+
+def _no_zeros(name: str, array: jax.Array) -> str:
+    return (
+        f"{name} is a short batch of {array.dtype}, for which there are no zeros to pad with. Use"
+        " remainder='drop', or make the keys from integers after the transfer."
+    )
 
 
 @functools.lru_cache(maxsize=256)

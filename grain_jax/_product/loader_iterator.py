@@ -123,8 +123,12 @@ class DataLoaderIterator(Positioned[Any, bytes]):
         if self._serial is not None:
             self._serial.begin(layout)
 
-    def _batch_rows(self) -> tuple[int, int | None] | None:
+    def _batch_rows(self) -> tuple[tuple[int, ...], int | None] | None:
         return None if self._serial else super()._batch_rows()
+
+    def _keep_rest(self, rule: str) -> None:
+        if self._serial is None:
+            super()._keep_rest(rule)
 
     def _batch_sizes(self) -> tuple[int, ...] | None:
         return None if self._serial else super()._batch_sizes()

@@ -163,16 +163,17 @@ def layout(sharding: Sharding, rank: int) -> Layout:
     return Layout(sharding, rank)
 
 
-def check_rows(sharding: Sharding, rows: int) -> None:
+def check_rows(sharding: Sharding, rows: int, axis: int = 0) -> None:
     """Raises if batches with this many rows cannot be cut, whatever the rest of their shape.
 
     Raises:
       InvalidValueError: if so.
     """
-    rank = max(1, len(sharding.spec)) if isinstance(sharding, NamedSharding) else 1
+    rank = max(axis + 1, len(sharding.spec)) if isinstance(sharding, NamedSharding) else axis + 1
     cut = layout(sharding, rank)
-    if rows % cut.local_parts[0]:
-        raise InvalidValueError(f"every leaf has {rows} rows, and {cut.indivisible(rows, 0, 0)}.")
+    if rows % cut.local_parts[axis]:
+        why = cut.indivisible(rows, axis, axis)
+        raise InvalidValueError(f"every leaf has {rows} rows, and {why}.")
 
 
 def splits_rows(sharding: Sharding, axis: int) -> bool:

@@ -11,10 +11,11 @@ import jax
 import numpy as np
 from jax.sharding import Sharding
 
+from grain_jax._algebra.blocks import Rest
 from grain_jax._execution.ahead_iterator import SKIP
 from grain_jax._product import skeleton
 from grain_jax._product.agreement import Facts
-from grain_jax._product.leaves import Array, as_array, detach, padded_host, prepare
+from grain_jax._product.leaves import Array, as_array, detach, filled, padded_host, prepare
 from grain_jax._product.placement import (
     Placement,
     check_rows,
@@ -91,7 +92,7 @@ class Placer:
         self.made = 0
         self.is_fresh = False
         if rows.described is not None and not placement.is_tree:
-            check_rows(placement.leaves[0], rows.described[0])
+            check_rows(placement.leaves[0], rows.described[0][rows.axis], rows.axis)
 
     def __call__(self, batch: Any) -> Any:
         """Returns the `Placed` batch, or `SKIP`."""
@@ -135,35 +136,51 @@ class Placer:
 
     def _place(self, batch: Any, uneven: bool, left: int) -> Any:
         plan = self._plan
+        count = None
+        if isinstance(batch, Rest):
+            if self._rows.rule == "drop":
+                return SKIP
+            count, batch = batch.count, filled(batch)
         leaves, treedef = jax.tree_util.tree_flatten(batch)
         if plan is None or plan.treedef != treedef:
             if self._rows.rule == "pad":
                 self._rows.check_maskable(batch)
-            plan = self._plan = _Plan(batch, treedef, self._placement, self._rows.axis)
+            plan = self._plan = _Plan(batch, treedef, self._placement, self._rows)
         arrays = [as_array(leaf, name) for leaf, name in zip(leaves, plan.names, strict=True)]
         row_leaves = plan.row_leaves(arrays)
         verdict = self._rows.judge(row_leaves, uneven)
         if verdict == "drop":
             return SKIP
-        axes = self._rows.axis + 1
+        axes = self._rows.axes
         short = row_leaves[0][1][:axes] if row_leaves else ()
         full = self._rows.full if verdict == "pad" else None
         result = jax.tree_util.tree_unflatten(
             treedef, plan.put(leaves, arrays, short, full, self.is_fresh)
         )
         if self._rows.rule == "pad":
-            result[self._rows.mask_key] = self._mask(plan, arrays, short)
+            result[self._rows.mask_key] = self._mask(plan, arrays, short, count)
         if not self.compares:
             return Placed(result)
         host = leaves if self._rows.rule == "pad" else None
         return Placed(result, plan.facts(arrays, self._rows), self.made + 1, left, host)
 
-    def _mask(self, plan: _Plan, arrays: list[Array | jax.Array | None], short: Shape) -> jax.Array:
-        axis = self._rows.axis
-        sharding = self._mask_sharding or row_sharding(plan.row_leaf_sharding(arrays), axis)
-        assert self._rows.full is not None
-        mask = np.zeros(self._rows.full, bool)
-        mask[tuple(map(slice, short))] = True
+    def _mask(
+        self,
+        plan: _Plan,
+        arrays: list[Array | jax.Array | None],
+        short: Shape,
+        count: int | None,
+    ) -> jax.Array:
+        axis, full = self._rows.axis, self._rows.full
+        assert full is not None
+        sharding = self._mask_sharding or row_sharding(
+            plan.row_leaf_sharding(arrays), self._rows.axes - 1
+        )
+        mask = np.zeros(full, bool)
+        if count is None:
+            mask[tuple(map(slice, short))] = True
+        else:
+            mask.reshape(-1)[:count] = True
         mask.flags.writeable = False
         shape = layout(sharding, mask.ndim).global_shape(mask.shape, axis)
         return _put([sharding], [mask], [shape])[0]
@@ -172,9 +189,9 @@ class Placer:
 class _Plan:
     """What is the same for all batches of one structure."""
 
-    def __init__(self, batch: Any, treedef: Any, placement: Placement, axis: int) -> None:
+    def __init__(self, batch: Any, treedef: Any, placement: Placement, rows: Rows) -> None:
         self.treedef = treedef
-        self._axis = axis
+        self._axis, self._axes = rows.axis, rows.axes
         with_paths, _ = jax.tree_util.tree_flatten_with_path(batch)
         self.names = ["batch" + jax.tree_util.keystr(path) for path, _ in with_paths]
         self._shardings = placement.broadcast(batch)
@@ -223,8 +240,7 @@ class _Plan:
         return {
             "rows": rows.full and rows.text(rows.full),
             "leaves": {
-                n: [str(a.dtype), list(a.shape[self._axis + 1 :]) if a.ndim else None]
-                for n, a in held
+                n: [str(a.dtype), list(a.shape[self._axes :]) if a.ndim else None] for n, a in held
             },
             "scalars": {n: str(np.asarray(a)) for n, a in held if not a.ndim},
         }
@@ -239,7 +255,7 @@ class _Plan:
 
     def lead(self, arrays: list[Array | jax.Array | None], leaves: list[Any]) -> list[int | None]:
         """How many leading axes of each leaf number its rows; None where it has no rows."""
-        axes = self._axis + 1
+        axes = self._axes
         rows = self.row_indices(arrays)
         short = leaves[rows[0]].shape[:axes]
         # Text has rows, too, where JAX cannot see them.

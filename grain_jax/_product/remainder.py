@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from grain_jax._product.row_states import Shape
 from grain_jax._values.errors import InvalidTypeError, InvalidValueError
 
-__all__ = ["Rows"]
+__all__ = ["Described", "Rows"]
+
+Described = tuple[Shape, int | None]
 
 _RULES = ("error", "drop", "pad")
 
@@ -22,8 +25,9 @@ class Rows:
     Args:
       rule: "error", "drop" or "pad"; None takes every element as it is.
       mask_key: where the mask goes with "pad".
-      described: rows of a full batch, and of the last one here if it is known that that is not full
-        on every process, 0 if it is missing here, or else None; None if the source does not say.
+      described: rows of a full batch, a number for each of the batches that are stacked in one
+        another, and records in the last one here if it is known that that is not full on every
+        process, 0 if it is missing here, or else None; None if the source does not say.
       axis: the batch's axis.
 
     Raises:
@@ -34,7 +38,7 @@ class Rows:
         self,
         rule: str | None,
         mask_key: str,
-        described: tuple[int, int | None] | None,
+        described: Described | None,
         axis: int = 0,
     ) -> None:
         if rule is not None and rule not in _RULES:
@@ -47,22 +51,29 @@ class Rows:
         self.mask_key = mask_key
         self.axis = axis
         self.full: Shape | None = None
-        self.described: tuple[int, int | None] | None = None
+        self.described: Described | None = None
         self.describe(described)
         if rule == "error" and self.described is not None and self.described[1] is not None:
-            full, last = self.described
-            there = " here, and is not full on all processes," if last in (0, full) else ""
+            lead, last = self.described
+            there = " here, and is not full on all processes," if last in (0, prod(lead)) else ""
             raise InvalidValueError(
                 f"the last batch has {last} rows in every leaf{there} and the others have"
-                f" {full}, so that its arrays would have another global shape. {_WHAT_WORKS}"
+                f" {self.text(lead)}, so that its arrays would have another global shape."
+                f" {_WHAT_WORKS}"
             )
 
-    def describe(self, described: tuple[int, int | None] | None) -> None:
+    def describe(self, described: Described | None) -> None:
         """Takes over what the source says of its rows from where it stands now."""
-        # Sources count along the first axis.
-        self.described = None if self.axis else described
+        # Sources count along the first axes.
+        is_here = described is not None and self.axis < len(described[0])
+        self.described = described if is_here else None
         if self.described is not None:
-            self.full = (self.described[0],)
+            self.full = self.described[0]
+
+    @property
+    def axes(self) -> int:
+        """How many leading axes number the rows: those of stacked batches, or up to the batch's."""
+        return self.axis + 1 if self.described is None else len(self.described[0])
 
     @property
     def is_fixed(self) -> bool:
@@ -119,7 +130,7 @@ class Rows:
         return self.rule
 
     def _common(self, leaves: list[tuple[str, Shape]]) -> Shape:
-        axes = self.axis + 1
+        axes = self.axes
         (name, shape), lead = leaves[0], leaves[0][1][:axes]
         for other, other_shape in leaves:
             if other_shape[:axes] != lead:

@@ -106,21 +106,32 @@ def test_what_is_elastic() -> None:
     assert not Layout(9).is_elastic(cut([keep()]))
 
 
-@pytest.mark.parametrize(("drop", "length", "rows"), [(False, 10, (2, 1)), (True, 10, (2, None))])
-def test_rows_of_batches(drop: bool, length: int, rows: tuple[int, int | None]) -> None:
+@pytest.mark.parametrize(("drop", "rest"), [(False, 1), (True, None)])
+def test_rows_of_batches(drop: bool, rest: int | None) -> None:
     plan = Plan(Upstream(None), [batch(2, drop)])
     # 10 records on 2 shards: two steps of 2 each, and 1 each in the last.
-    assert Layout(length, (0, 2)).batch_rows(plan, 0) == rows
-    assert Layout(length, (0, 2)).batch_rows(plan, 2) == (2, None)
-    assert Layout(None).batch_rows(plan, 0) == (2, None)
+    assert Layout(10, (0, 2)).batch_rows(plan, 0) == ((2,), rest)
+    assert Layout(10, (0, 2)).batch_rows(plan, 2) == ((2,), None)
+    assert Layout(None).batch_rows(plan, 0) == ((2,), None)
+
+
+def test_rows_of_batches_of_batches() -> None:
+    plan = Plan(Upstream(None), [batch(4), batch(2)])
+    assert Layout(22).batch_rows(plan, 0) == ((2, 4), 6)
+    assert Layout(24).batch_rows(plan, 0) == ((2, 4), None)
+    assert Layout(22, (1, 2)).batch_rows(plan, 0) == ((2, 4), 3)
+    assert Layout(17, (1, 2)).batch_rows(plan, 0) == ((2, 4), 0)
+    whole = Plan(Upstream(None), [batch(4, True), batch(2)])
+    assert Layout(22).batch_rows(whole, 0) == ((2, 4), 4)
+    filtered = Plan(Upstream(None), [keep(), batch(4), batch(2)])
+    assert Layout(22).batch_rows(filtered, 0) == ((2, 4), None)
 
 
 @pytest.mark.parametrize(
     "todo",
     [
         [],
-        [keep(), batch(2), batch(2)],
-        [batch(2), batch(2)],
+        [batch(2), steps.step_for("map", lambda x: x, number=1), batch(2)],
         [batch(2), keep()],
         [steps.step_for("batch", transforms.Batch(2, False, np.array), number=1)],
     ],
@@ -132,7 +143,7 @@ def test_rows_that_nobody_knows(todo: list[steps.Step]) -> None:
 
 def test_behind_a_filter_a_full_batch_is_all_that_is_known_of_rows() -> None:
     plan = Plan(Upstream(None), [keep(), batch(2)])
-    assert Layout(10, (0, 2)).batch_rows(plan, 0) == (2, None)
+    assert Layout(10, (0, 2)).batch_rows(plan, 0) == ((2,), None)
 
 
 def test_elements() -> None:
@@ -160,7 +171,7 @@ def test_every_shard_knows_which_steps_are_full_on_all(
     for index in range(shards):
         layout = Layout(length, (index, shards))
         own = 0 if drop else len(range(index, rest, shards))
-        expected = (size, None if drop or not rest else own)
+        expected = ((size,), None if drop or not rest else own)
         assert layout.batch_rows(plan, base) == expected
         lane = layout.lane(0, base, segments[0])
         for step in range(full + bool(own)):

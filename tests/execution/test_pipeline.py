@@ -54,9 +54,9 @@ def test_a_stream_that_begins_later() -> None:
 
 def test_rows_of_batches_are_those_from_where_it_stands() -> None:
     stream = pipeline(batches(), 10)
-    assert stream.batch_rows() == (3, 1)
+    assert stream.batch_rows() == ((3,), 1)
     stream.go_to(Position(base=4))
-    assert stream.batch_rows() == (3, None)
+    assert stream.batch_rows() == ((3,), None)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import numpy as np
 import grain_jax as grain
 from grain_jax import transforms
 
-__all__ = ["Add", "Odd", "load", "plain", "plain_list", "shuffled"]
+__all__ = ["Add", "All", "Double", "Odd", "load", "plain", "plain_list", "shuffled"]
 
 
 def load(*operations: Any, source: Any = range(12), **settings: Any) -> grain.DataLoader:
@@ -23,6 +23,20 @@ def shuffled(*operations: Any, source: Any = range(20), **settings: Any) -> grai
     """A loader of two shuffled epochs, unless a sampler says otherwise."""
     sampler = grain.samplers.IndexSampler(len(source), shuffle=True, seed=4, num_epochs=2)
     return load(*operations, source=source, **{"sampler": sampler, **settings})
+
+
+class All(transforms.Filter):
+    """Keeps every element, which nobody knows before."""
+
+    def filter(self, element: Any) -> bool:
+        return True
+
+
+class Double(transforms.Map):
+    """Doubles the leaf `x`."""
+
+    def map(self, element: Any) -> Any:
+        return {**element, "x": 2 * element["x"]}
 
 
 class Add(transforms.Map):

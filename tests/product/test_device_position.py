@@ -47,7 +47,7 @@ class Batches:
         self.n, self.size, self.state_as = n, size, state_as
         self.start = 0
         if describes:
-            self._batch_rows = lambda: (size, n % size or None)
+            self._batch_rows = lambda: ((size,), n % size or None)
 
     def __len__(self) -> int:
         return -(-self.n // self.size)
