@@ -2,6 +2,7 @@
 
 from grain_jax._values.errors import (
     ClosedError,
+    DriftError,
     GrainError,
     InvalidTypeError,
     InvalidValueError,
@@ -16,6 +17,7 @@ from grain_jax._values.errors import (
 
 __all__ = [
     "ClosedError",
+    "DriftError",
     "GrainError",
     "InvalidTypeError",
     "InvalidValueError",

@@ -19,8 +19,9 @@ PUBLIC = {
     "grain_jax.checkpoint": "CheckpointHandler CheckpointRestore CheckpointSave",
     "grain_jax.constants": "DATASET_INDEX EPOCH INDEX META_FEATURES RECORD RECORD_KEY SEED",
     "grain_jax.errors": """
-        ClosedError GrainError InvalidTypeError InvalidValueError MissingDependencyError
-        OutOfRangeError StackError StateError TooManyErrors TransformError WorkerError""",
+        ClosedError DriftError GrainError InvalidTypeError InvalidValueError
+        MissingDependencyError OutOfRangeError StackError StateError TooManyErrors TransformError
+        WorkerError""",
     "grain_jax.experimental": "ElasticIterator FlatMapTransform MapWithIndexTransform device_put",
     "grain_jax.multiprocessing": "MultiprocessingOptions",
     "grain_jax.python": """

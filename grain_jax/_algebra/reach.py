@@ -30,8 +30,10 @@ __all__ = [
     "VARIABLE",
     "Found",
     "Mentions",
+    "absolute",
     "attributes",
     "functions_of",
+    "is_a",
     "is_users",
     "mentions",
     "reach",
@@ -94,6 +96,11 @@ class Found:
     module: str = ""
     name: str = ""
     owner: type | None = None
+
+
+def is_a(value: Any, kinds: Any) -> bool:
+    """Whether a value's type is one of these; `isinstance` may call the value's code."""
+    return issubclass(type(value), kinds)
 
 
 def is_users(module: str, file: str | None = None) -> bool:
@@ -211,23 +218,23 @@ class _Walk:
         """Looks into a value."""
         value = found.value
         kind = type(value)
-        if kind in _ATOMS or isinstance(value, (np.ndarray, np.generic, types.ModuleType)):
+        if kind in _ATOMS or is_a(value, (np.ndarray, np.generic, types.ModuleType)):
             return
         if id(value) in self._seen or depth > _DEEPEST:
             return
         self._seen[id(value)] = value
-        if isinstance(value, types.FunctionType):
+        if is_a(value, types.FunctionType):
             self._look_into_function(value, depth)
-        elif isinstance(value, types.MethodType):
+        elif is_a(value, types.MethodType):
             self._look(dataclasses.replace(found, value=value.__func__), depth)
             self._add(Found(PART, found.path, value.__self__), depth)
-        elif isinstance(value, type):
+        elif is_a(value, type):
             if is_users(value.__module__):
                 self._look_into_class(value, depth)
                 self._mention(_MAKING)  # code that names a class makes objects of it
-        elif isinstance(value, dict):
+        elif is_a(value, dict):
             self._add_parts(found, value.values(), depth)
-        elif isinstance(value, _CONTAINERS):
+        elif is_a(value, _CONTAINERS):
             self._add_parts(found, value, depth)
         else:
             self._look_into_object(value, depth)
@@ -268,7 +275,7 @@ class _Walk:
         where = f"{module}.{function.__qualname__}"
         self._ready.append((Found(FUNCTION, where, function, module, function.__qualname__), depth))
         self._mention(mentions(code).names)
-        held_modules = [value for value in cells.values() if isinstance(value, types.ModuleType)]
+        held_modules = [value for value in cells.values() if is_a(value, types.ModuleType)]
         for found in variables(function, held_modules):
             key = (found.module, found.name)
             if key not in self._variables:
@@ -282,7 +289,7 @@ class _Walk:
                 continue
             for name, value in vars(base).items():
                 is_special = name[:2] == "__" and name not in _MAKING
-                if isinstance(value, _DESCRIPTORS) or name in _SAVING:
+                if is_a(value, _DESCRIPTORS) or name in _SAVING:
                     continue
                 if is_special and not hasattr(value, "__get__"):
                     continue  # the name of its module, say
@@ -292,7 +299,7 @@ class _Walk:
                     self._add(found, depth, is_named=is_special)
 
     def _look_into_object(self, value: Any, depth: int) -> None:
-        if isinstance(value, types.BuiltinFunctionType | types.MethodWrapperType):
+        if is_a(value, (types.BuiltinFunctionType, types.MethodWrapperType)):
             # A method of what may be a generator.
             owner = getattr(value, "__self__", None)
             if owner is not None:
@@ -322,19 +329,19 @@ def variables(
     scope, found = function.__globals__, mentions(function.__code__)
     for chain in found.chains:
         yield from _follow(scope, scope.get("__name__") or "", chain)
-    modules = list(held)
+    modules: list[Any] = list(held)
     for name, *rest in found.imports:
-        source = sys.modules.get(_absolute(name, scope.get("__package__") or ""))
+        source = sys.modules.get(absolute(name, scope.get("__package__") or ""))
         if source is not None:
             taken = vars(source).get(rest[0]) if rest else None
-            modules.append(taken if isinstance(taken, types.ModuleType) else source)
+            modules.append(taken if is_a(taken, types.ModuleType) else source)
             yield from _follow(vars(source), source.__name__, rest)
     for source in modules:
         for name in sorted(found.names & vars(source).keys()):
             yield from _follow(vars(source), source.__name__, [name])
 
 
-def _absolute(name: str, package: str) -> str:
+def absolute(name: str, package: str) -> str:
     """Returns the name of a module that is imported from inside a package."""
     bare = name.lstrip(".")
     level = len(name) - len(bare)
@@ -350,7 +357,7 @@ def _follow(scope: Mapping[str, Any], module: str, chain: Iterable[str]) -> Iter
         if name not in scope:
             return
         value = scope[name]
-        if not isinstance(value, types.ModuleType):
+        if not is_a(value, types.ModuleType):
             yield Found(VARIABLE, f"{module}.{name}", value, module, name)
             return
         scope, module = vars(value), value.__name__
@@ -370,11 +377,11 @@ def _content(cell: types.CellType) -> Any:
 
 def functions_of(value: Any) -> list[Any]:
     """Returns the functions of a descriptor, or the value itself."""
-    if isinstance(value, staticmethod | classmethod):
+    if is_a(value, (staticmethod, classmethod)):
         return [value.__func__]
-    if isinstance(value, property):
+    if is_a(value, property):
         return [function for function in (value.fget, value.fset) if function is not None]
-    if isinstance(value, functools.cached_property):
+    if is_a(value, functools.cached_property):
         return [value.func]
     return [value]
 
@@ -382,11 +389,11 @@ def functions_of(value: Any) -> list[Any]:
 def attributes(value: Any) -> dict[str, Any]:
     """Returns what an object holds, without calling code of its class."""
     held: dict[str, Any] = {}
-    if isinstance(value, functools.partial):
+    if is_a(value, functools.partial):
         held |= {"func": value.func, "args": value.args, "keywords": value.keywords}
     for base in type(value).__mro__:
         for name, member in vars(base).items():
-            if isinstance(member, types.MemberDescriptorType):  # a slot
+            if is_a(member, types.MemberDescriptorType):  # a slot
                 try:
                     held[name] = member.__get__(value)
                 except AttributeError:
@@ -395,4 +402,4 @@ def attributes(value: Any) -> dict[str, Any]:
         own = object.__getattribute__(value, "__dict__")
     except AttributeError:
         return held
-    return {**held, **own} if isinstance(own, dict) else held
+    return {**held, **own} if is_a(own, dict) else held

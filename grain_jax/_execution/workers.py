@@ -31,6 +31,7 @@ def executor(program: Program, setup: iterators.Setup) -> inline.Executor:
         max_worker_restarts=chosen.max_worker_restarts,
         stall_timeout=chosen.stall_timeout,
         init=chosen.worker_init_fn,
+        ignored=tuple(chosen.ignore_globals),
     )
 
 

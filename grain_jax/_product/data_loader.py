@@ -52,6 +52,9 @@ class DataLoader(closing.Closing):
       stall_timeout: seconds that workers may be silent before that is an error; None waits on.
       worker_init_fn: called as `worker_init_fn(index, count)` in every worker before the pipeline
         is loaded there; not with 0 workers. See `MultiprocessingOptions`.
+      ignore_globals: modules, and variables and functions of modules, that may differ between this
+        process and workers, as `"config"` and `"config.DEBUG"`; a difference in others that the
+        pipeline's code reads is a `DriftError` before the first element.
 
     Raises:
       InvalidValueError, InvalidTypeError: for what cannot work, naming it.
@@ -84,6 +87,7 @@ class DataLoader(closing.Closing):
         max_worker_restarts: int = 3,
         stall_timeout: float | None = None,
         worker_init_fn: Callable[[int, int], None] | None = None,
+        ignore_globals: Sequence[str] = (),
     ) -> None:
         self._options = options.MultiprocessingOptions(
             num_workers=options.check_worker_count("worker_count", worker_count),
@@ -97,6 +101,7 @@ class DataLoader(closing.Closing):
             max_worker_restarts=max_worker_restarts,
             stall_timeout=stall_timeout,
             worker_init_fn=worker_init_fn,
+            ignore_globals=ignore_globals,
         )
         if read_options is not None and not isinstance(read_options, options.ReadOptions):
             raise errors.InvalidTypeError(
@@ -225,6 +230,7 @@ def load(
     max_worker_restarts: int = 3,
     stall_timeout: float | None = None,
     worker_init_fn: Callable[[int, int], None] | None = None,
+    ignore_globals: Sequence[str] = (),
 ) -> DataLoader:
     """Returns a loader for a simple pipeline on one source.
 
@@ -246,6 +252,7 @@ def load(
       max_worker_restarts: how often one task may lose its worker.
       stall_timeout: seconds that workers may be silent.
       worker_init_fn: called in every worker before anything is loaded.
+      ignore_globals: modules and variables of modules that may differ in workers.
     """
     adapted = sources.adapt(source)
     sources.check_not_empty(adapted)
@@ -270,6 +277,7 @@ def load(
         max_worker_restarts=max_worker_restarts,
         stall_timeout=stall_timeout,
         worker_init_fn=worker_init_fn,
+        ignore_globals=ignore_globals,
     )
 
 

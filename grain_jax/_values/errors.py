@@ -10,6 +10,7 @@
     ├── TooManyErrors           (RuntimeError)  more records left out than an ErrorPolicy allows
     ├── TransformError          (RuntimeError)  an exception that could not travel
     ├── WorkerError             (RuntimeError)  a worker process died or does not answer
+    ├── DriftError              (RuntimeError)  a worker reads other values or code from modules
     └── MissingDependencyError  (ImportError)   a package that is not installed
 
 Each derives from the built-in exception that a user of the API would catch today. A user's own
@@ -22,6 +23,7 @@ from typing import Any
 
 __all__ = [
     "ClosedError",
+    "DriftError",
     "GrainError",
     "InvalidTypeError",
     "InvalidValueError",
@@ -92,6 +94,10 @@ class TransformError(GrainError, RuntimeError):
 
 class WorkerError(GrainError, RuntimeError):
     """A worker process died or does not answer."""
+
+
+class DriftError(GrainError, RuntimeError):
+    """What the pipeline's code reads from modules is not the same in a worker as in the trainer."""
 
 
 class MissingDependencyError(GrainError, ImportError):

@@ -7,7 +7,7 @@ import math
 import numbers
 import os
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from grain_jax._values import errors
@@ -167,6 +167,8 @@ class MultiprocessingOptions:
       worker_init_fn: called as `worker_init_fn(index, count)` in every worker, also in one that
         replaces a dead one, before the pipeline is loaded or a module of its imported: the place
         for what a library keeps in globals. Not called with 0 workers: there, set it yourself.
+      ignore_globals: modules, and variables and functions of modules, that may differ between this
+        process and workers: `("config",)`, `("config.DEBUG",)`.
     """
 
     num_workers: int = 0
@@ -179,6 +181,7 @@ class MultiprocessingOptions:
     max_worker_restarts: int = 3
     stall_timeout: float | None = None
     worker_init_fn: Callable[[int, int], None] | None = None
+    ignore_globals: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         check_count("num_workers", self.num_workers, minimum=0)
@@ -199,11 +202,20 @@ class MultiprocessingOptions:
                 f"or None, got {self.worker_init_fn!r}. Write worker_init_fn=lambda index, count: "
                 "..."
             )
+        _check_names("ignore_globals", self.ignore_globals)
 
     @property
     def skips(self) -> tuple[type[Exception], ...]:
         """The exceptions that leave a record out; none where all are raised."""
         return self.on_error.kinds if isinstance(self.on_error, ErrorPolicy) else ()
+
+
+def _check_names(name: str, value: Any) -> None:
+    if not isinstance(value, list | tuple) or not all(isinstance(one, str) for one in value):
+        hint = f"({value!r},)" if isinstance(value, str) else "('module.NAME',)"
+        raise errors.InvalidTypeError(
+            f"{name} must be a tuple of names, got {value!r}. Write {name}={hint}."
+        )
 
 
 def _check_fraction(value: Any) -> None:

@@ -10,7 +10,7 @@ import traceback
 from typing import Any
 
 from grain_jax._execution.engine import wire
-from grain_jax._values.errors import TransformError
+from grain_jax._values.errors import GrainError, TransformError
 from grain_jax._values.faults import add_note, mark_told, set_attribute, with_traceback
 
 __all__ = [
@@ -32,7 +32,7 @@ def _frames(error: BaseException) -> list[tuple[str, int, str]]:
     stack = traceback.extract_tb(error.__traceback__)
     frames = [(frame.filename, frame.lineno or 0, frame.name) for frame in stack]
     users = [f for f in frames if not f[0].startswith((_PACKAGE, "<frozen "))]
-    return users or frames[-1:]
+    return users or ([] if isinstance(error, GrainError) else frames[-1:])
 
 
 def _rebuild(
@@ -149,7 +149,7 @@ def unpack_exception(data: bytes, worker: str) -> BaseException:
     """Returns the exception of `pack_exception`, with the worker's traceback as a note."""
     described = pickle.loads(data)
     error = _revive(described)
-    add_note(error, f"raised in {worker}:\n{_format(described['frames'])}")
+    add_note(error, f"raised in {worker}:\n{_format(described['frames'])}".rstrip(":\n"))
     mark_told(error)  # the frames that raise it here say nothing
     return error
 

@@ -10,12 +10,13 @@ import pickle
 import struct
 import traceback
 import types
+from collections.abc import Sequence
 from typing import Any
 
 import cloudpickle
 
 from grain_jax._algebra import handles
-from grain_jax._execution.engine import arena, culprit, imports, wire
+from grain_jax._execution.engine import arena, culprit, imports, observer, wire
 from grain_jax._values import faults
 from grain_jax._values.errors import InvalidTypeError
 
@@ -30,6 +31,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc, unused-ignore]
 
     def __init__(self, file: io.BytesIO) -> None:
         self.by_value: list[Any] = []
+        self.code: list[Any] = []  # all functions that travel by value
+        self.named: list[Any] = []  # functions and classes that do not
         self.modules: dict[str, None] = {}  # in the order of their first use
         self.large: list[memoryview] = []
         cloudpickle.Pickler.__init__(self, file, 5, functools.partial(_keep, self.large))
@@ -47,8 +50,11 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc, unused-ignore]
             closed = isinstance(obj, types.FunctionType) and obj.__closure__
             if isinstance(obj, type | types.FunctionType) and not closed:
                 self.by_value.append(obj)
+            if isinstance(obj, types.FunctionType):
+                self.code.append(obj)
         elif name := imports.module_of(obj):
             self.modules[name] = None
+            self.named.append(obj)
         return reduced
 
 
@@ -61,7 +67,7 @@ def _keep(large: list[memoryview], buffer: pickle.PickleBuffer) -> bool:
 
 
 def pack(
-    program: Any, init: Any, settings: dict[str, Any], token: str
+    program: Any, init: Any, settings: dict[str, Any], token: str, ignored: Sequence[str] = ()
 ) -> tuple[int, wire.Registry, tuple[str, ...]]:
     """Writes a program to a memory file.
 
@@ -70,6 +76,7 @@ def pack(
         init: what is loaded before the program, and by itself.
         settings: plain values for the helper, readable without loading the program.
         token: the name of the registry, unique in the trainer.
+        ignored: what is not compared; see `observer.observe`.
 
     Returns:
         The descriptor of the file, the registry of what the script defines, and the modules that
@@ -82,12 +89,15 @@ def pack(
     file = io.BytesIO()
     pickler = _Pickler(file)
     _dump(pickler, init, "worker_init_fn")
+    first = [*pickler.named, *pickler.code]
     _dump(pickler, program, "the pipeline")
+    observed = observer.observe(pickler.named, pickler.code, first, ignored)
     by_value = list(pickler.by_value)
     pickler.dump(by_value)
     modules = tuple(pickler.modules)
     body = file.getbuffer()
-    plain = pickle.dumps({**settings, "token": token, "modules": modules}, 5)
+    apart = pickle.dumps(observed, 5)  # for the workers alone
+    plain = pickle.dumps({**settings, "token": token, "modules": modules, "observed": apart}, 5)
     places, at = [], 0
     for raw in pickler.large:
         places.append((at, raw.nbytes))

@@ -68,6 +68,7 @@ class Pool:
         max_worker_restarts: how often a task is tried again after the death of its worker.
         stall_timeout: seconds without any answer after which `result` raises; None waits.
         init: called as `init(number, workers)` once in every worker, before it loads the program.
+        ignored: modules and variables of modules that may differ between this process and workers.
 
     Raises:
         InvalidTypeError: the program does not pickle.
@@ -86,6 +87,7 @@ class Pool:
         max_worker_restarts: int = 3,
         stall_timeout: float | None = None,
         init: Callable[[int, int], None] | None = None,
+        ignored: Sequence[str] = (),
     ) -> None:
         if not launch.supported():
             raise WorkerError("this system has no worker processes: use worker_count=0")
@@ -120,6 +122,7 @@ class Pool:
                 init,
                 launch.settings(self._arena, workers, rows, stall_timeout),
                 f"{self._owner}-{next(_numbers)}",
+                ignored,
             )
             undo.callback(os.close, self._parcel)
             if self.mode == "fork_imported" and (init is not None or self._modules in _unsafe):

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from grain_jax._execution.engine import channel, faults, log, parcel, surroundings, wire
+from grain_jax._execution.engine import channel, drift, faults, log, parcel, surroundings, wire
 from grain_jax._execution.engine.arena import Arena, Memory, Slot
 from grain_jax._execution.engine.table import Table
 from grain_jax._values import faults as values_faults
@@ -40,6 +40,7 @@ class _Worker:
         self.lines = lines
         self.program: Any = None
         self.registry: wire.Registry | None = None
+        self.watch: drift.Watch | None = None  # where there is more to compare
         self._kept: dict[int, list[weakref.ref[Any]]] = {}
 
     def loop(self) -> None:
@@ -98,6 +99,8 @@ class _Worker:
             rows.extend(outputs[row] for row in chosen)
             del memory, outputs
         outputs, info = self.program.run(kind, payload, rows, slot.allocate)
+        if self.watch is not None and not self.watch.look():
+            self.watch = None
         try:
             return self._encode(outputs, info, slot)
         except wire.UnsendableError as unsendable:
@@ -196,6 +199,18 @@ def _initialise(init: Any, number: int, workers: int) -> None:
         raise
 
 
+def _load(worker: _Worker, content: parcel.Parcel, settings: dict[str, Any]) -> None:
+    """Loads the program, and compares what its code reads with what the trainer's does."""
+    observed = pickle.loads(settings["observed"])
+    watch = None if observed is None else drift.Watch(observed)
+    try:
+        worker.program, worker.registry = surroundings.load(content.load_program)
+    finally:
+        # Where a file has changed, loading may have failed for that reason.
+        if watch is not None and watch.look():
+            worker.watch = watch
+
+
 def work(
     number: int,
     row: int,
@@ -235,7 +250,7 @@ def work(
         if init is not None:
             _initialise(init, number, settings["workers"])
             lines.initialised()
-        worker.program, worker.registry = surroundings.load(content.load_program)
+        _load(worker, content, settings)
         lines.loaded()
         del content, init
     except BaseException as error:

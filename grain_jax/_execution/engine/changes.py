@@ -1,0 +1,168 @@
+"""Which variables a function changes itself: counters, caches, what is made at the first use."""
+
+from __future__ import annotations
+
+import dataclasses
+import dis
+import functools
+import types
+from collections.abc import Iterator
+
+__all__ = ["ANY", "IMPORT", "LOCAL", "Changes", "changes"]
+
+# What a chain may begin with instead of a global: a local variable, such as `self`; anything else;
+# a module that the function imports, whose name follows, with dots before it if it is relative.
+LOCAL, ANY, IMPORT = "<local>", "<any>", "<import>"
+
+_IGNORED = frozenset({"CACHE", "EXTENDED_ARG", "NOP", "RESUME"})
+_GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME")
+_ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD")
+_WRITERS = frozenset(
+    """
+    STORE_GLOBAL DELETE_GLOBAL STORE_ATTR DELETE_ATTR STORE_SUBSCR DELETE_SUBSCR STORE_SLICE
+    STORE_DEREF
+    """.split()  # noqa: SIM905
+)
+_WRITING = frozenset(dis.opmap[name] for name in _WRITERS if name in dis.opmap)
+_MUTATORS = frozenset(
+    """
+    add append appendleft clear discard extend insert move_to_end pop popitem popleft remove
+    setdefault update __setitem__ fill sort reverse
+    """.split()  # noqa: SIM905
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Changes:
+    """What the code of a function changes; chains are a global, say, and attributes.
+
+    Attributes:
+      kept: chains that it both reads and assigns.
+      assigned: chains that it assigns.
+      grown: chains of containers that it changes in place.
+      cells: variables of enclosing functions that it assigns.
+    """
+
+    kept: frozenset[tuple[str, ...]] = frozenset()
+    assigned: frozenset[tuple[str, ...]] = frozenset()
+    grown: frozenset[tuple[str, ...]] = frozenset()
+    cells: frozenset[str] = frozenset()
+
+
+@functools.lru_cache(maxsize=4096)
+def changes(code: types.CodeType) -> Changes:
+    """Returns what a function's code changes, with that of functions inside it."""
+    codes = list(_nested(code))
+    if not any(_may_write(one) for one in codes):
+        return Changes()
+    read: set[tuple[str, ...]] = set()
+    assigned: set[tuple[str, ...]] = set()
+    grown: set[tuple[str, ...]] = set()
+    cells: set[str] = set()
+    for one in codes:
+        scan = _Scan(one)
+        read |= scan.read
+        assigned |= scan.assigned
+        grown |= scan.grown
+        cells |= scan.cells
+    names = {chain[-1] for chain in assigned if chain[0] == ANY}
+    kept = {chain for chain in read if chain in assigned or (chain[-1] in names and chain[1:])}
+    return Changes(frozenset(kept), frozenset(assigned), frozenset(grown), frozenset(cells))
+
+
+def _nested(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _nested(constant)
+
+
+def _may_write(code: types.CodeType) -> bool:
+    return not _WRITING.isdisjoint(code.co_code[::2]) or not _MUTATORS.isdisjoint(code.co_names)
+
+
+class _Scan:
+    """One pass over the instructions of a function, which follows what lies on top of the stack."""
+
+    def __init__(self, code: types.CodeType) -> None:
+        self.read: set[tuple[str, ...]] = set()
+        self.assigned: set[tuple[str, ...]] = set()
+        self.grown: set[tuple[str, ...]] = set()
+        self.cells: set[str] = set()
+        self._aliases: dict[str, tuple[str, ...]] = {}
+        self._module: tuple[str, ...] = ()  # that is imported from
+        self._tops: list[tuple[str, ...]] = []  # after each instruction; () where it is unknown
+        self._done: list[dis.Instruction] = []
+        for instruction in dis.get_instructions(code):
+            if instruction.opname in _IGNORED:
+                continue
+            top = self._step(instruction, self._tops[-1] if self._tops else (), code)
+            self._done.append(instruction)
+            self._tops.append(top)
+
+    def _step(
+        self, instruction: dis.Instruction, top: tuple[str, ...], code: types.CodeType
+    ) -> tuple[str, ...]:
+        kind, name = instruction.opname, instruction.argval
+        if kind in _GLOBALS:
+            self.read.add((name,))
+            return (name,)
+        if kind in _ATTRIBUTES:
+            if name in _MUTATORS and top:
+                self.grown.add(top)
+            chain = (*(top or (ANY,)), name)
+            self.read.add(chain)
+            return chain
+        if kind.startswith(("LOAD_FAST", "LOAD_DEREF")) or kind == "STORE_FAST_LOAD_FAST":
+            last = name[-1] if isinstance(name, tuple) else name
+            return self._local(last)
+        if kind == "COPY" and instruction.arg == 1:
+            return top
+        if kind == "IMPORT_NAME":
+            level, taken = (one.argval for one in self._done[-2:])
+            self._module = (IMPORT, "." * level + (name if taken else name.partition(".")[0]))
+            return self._module
+        if kind == "IMPORT_FROM":
+            return (*self._module, name)
+        if kind == "BINARY_SUBSCR" or (kind == "BINARY_OP" and instruction.argrepr == "[]"):
+            return self._container(1)  # what changes an element changes the container
+        if kind == "STORE_FAST":
+            if top and top != (LOCAL,):
+                self._aliases[name] = top
+        elif kind in ("STORE_GLOBAL", "DELETE_GLOBAL"):
+            self.assigned.add((name,))
+        elif kind in ("STORE_ATTR", "DELETE_ATTR"):
+            self.assigned.add((*(top or (ANY,)), name))
+        elif kind == "STORE_DEREF":
+            if name in code.co_freevars:
+                self.cells.add(name)
+        elif kind in ("STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE"):
+            container = self._container(2 if kind == "STORE_SLICE" else 1)
+            if container:
+                self.grown.add(container)
+        return ()
+
+    def _container(self, above: int) -> tuple[str, ...]:
+        """Returns what lies below so many values on top of the stack."""
+        end = len(self._done)
+        for at in range(end - 1, 0, -1):
+            # A place that is read and written, as by `x[k] += 1`: both lie there twice.
+            both = self._done[at - 1 : at + 1]
+            if all(one.opname == "COPY" and one.arg == 2 for one in both):
+                end = at - 1
+                break
+            if self._done[at].opname in ("STORE_SUBSCR", "STORE_FAST"):
+                break
+        depth = 0
+        for at in range(end - 1, 0, -1):
+            one = self._done[at]
+            below, depth = above - depth, depth + dis.stack_effect(one.opcode, one.arg, jump=False)
+            if depth == above:
+                return self._tops[at - 1]
+            if depth > above:  # an instruction that loads two values
+                names = one.argval if isinstance(one.argval, tuple) else ()
+                return self._local(names[-1 - below]) if below < len(names) else ()
+        return ()
+
+    def _local(self, name: str) -> tuple[str, ...]:
+        return self._aliases.get(name, (LOCAL,))

@@ -1,0 +1,309 @@
+"""Describer: says what is compared of a value, in bounded time and size.
+
+Two processes describe equal values equally, whatever the order of their sets, the numbers of their
+objects, and the lines that their code stands in. What cannot be compared without running code of
+the user's is described by its type, and counts as equal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import datetime
+import decimal
+import dis
+import enum
+import fractions
+import functools
+import hashlib
+import pathlib
+import re
+import types
+import uuid
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from grain_jax._algebra import reach
+from grain_jax._execution.engine import changes
+from grain_jax._execution.engine.likeness import WIDTH, Description, cut
+
+__all__ = ["Describer", "code_digest"]
+
+_MOST_PARTS = 10_000  # of one value; what lies beyond is not looked at
+_MOST_SENT = 200  # of one value; more are sent as one digest
+_MOST_BYTES = 1 << 20  # of one array; of a larger one, as many are looked at
+_DEEPEST = 20
+
+_SCALARS = frozenset({type(None), bool, int, float, complex, str, bytes, bytearray, type(...)})
+_BY_TEXT = (
+    pathlib.PurePath,
+    datetime.date,
+    datetime.time,
+    datetime.timedelta,
+    decimal.Decimal,
+    fractions.Fraction,
+    uuid.UUID,
+    range,
+    slice,
+    np.dtype,
+)
+_LISTS: tuple[Any, ...] = (list, tuple, collections.deque)
+_SETS: tuple[Any, ...] = (set, frozenset)
+_CHANGING = (list, dict, set, bytearray, collections.deque, np.ndarray)
+_LOADS = frozenset(dis.opmap[n] for n in ("LOAD_CONST", "RETURN_CONST") if n in dis.opmap)
+_RECORDS = (types.SimpleNamespace, argparse.Namespace)
+
+
+def _type_name(kind: type) -> str:
+    if kind.__module__ == "builtins":
+        return kind.__qualname__
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _hash(*parts: str | bytes) -> str:
+    summed = hashlib.blake2b(digest_size=12)
+    for part in parts:
+        data = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
+        summed.update(len(data).to_bytes(8, "little"))
+        summed.update(data)
+    return summed.hexdigest()
+
+
+class Describer:
+    """Describes values of one process.
+
+    Args:
+      names: the attributes that are compared of an object; code mentions no others.
+    """
+
+    def __init__(self, names: frozenset[str]) -> None:
+        self._names = names
+        self._left = 0
+        self._open: set[int] = set()
+
+    def describe(self, value: Any) -> Description:
+        """Returns the description of a value; never raises, and calls no code of its class."""
+        self._left, self._open = _MOST_PARTS, set()
+        try:
+            described = self._describe(value)
+        except Exception:
+            return Description("opaque", _type_name(type(value)))
+        used = _MOST_PARTS - self._left
+        return described if used <= _MOST_SENT else _condensed(described)
+
+    def _describe(self, value: Any) -> Description:
+        kind = type(value)
+        name = _type_name(kind)
+        self._left -= 1
+        single = _single(value, kind, name)
+        if single is not None:
+            return single
+        if id(value) in self._open or len(self._open) > _DEEPEST:
+            return Description("opaque", name)
+        self._open.add(id(value))
+        try:
+            return self._describe_parts(value, kind, name)
+        finally:
+            self._open.discard(id(value))
+
+    def _describe_parts(self, value: Any, kind: type, name: str) -> Description:
+        if reach.is_a(value, (dict, types.MappingProxyType)):
+            items = dict.items(value) if reach.is_a(value, dict) else value.items()
+            parts = ((f"[{self._key(key)}]", part) for key, part in _copied(items))
+            return Description("mapping", name, parts=self._each(parts))
+        for base in _LISTS:
+            if reach.is_a(value, base):
+                parts = ((f"[{i}]", part) for i, part in enumerate(_copied(base.__iter__(value))))
+                return Description("list", name, parts=self._each(parts))
+        for base in _SETS:
+            if reach.is_a(value, base):
+                found = self._each(("", part) for part in _copied(base.__iter__(value)))
+                ordered = sorted(
+                    found, key=lambda pair: (pair[1].type, pair[1].text, pair[1].digest)
+                )
+                return Description("set", name, parts=tuple(ordered))
+        function = self._function(value)
+        if function is not None:
+            return function
+        if reach.is_a(value, functools.partial):
+            held = {".func": value.func, ".args": value.args, ".keywords": value.keywords}
+            return Description("object", name, parts=self._each(held.items()))
+        if reach.is_a(value, _RECORDS) or reach.is_users(kind.__module__):
+            held = reach.attributes(value)
+            chosen = ((f".{key}", held[key]) for key in sorted(held.keys() & self._names))
+            return Description("object", name, parts=self._each(chosen))
+        return Description("opaque", name)
+
+    def _key(self, key: Any) -> str:
+        described = self._describe(key)
+        return described.text or f"{described} {described.digest}".strip()
+
+    def _each(self, parts: Iterable[tuple[str, Any]]) -> tuple[tuple[str, Description], ...]:
+        found = []
+        for label, part in parts:
+            if self._left <= 0:
+                found.append(("…", Description("opaque", "more")))
+                break
+            found.append((label, self._describe(part)))
+        return tuple(found)
+
+    def _function(self, value: Any) -> Description | None:
+        """Describes code by the name it was defined with, and what it does."""
+        wrapped: Any = getattr(value, "__wrapped__", None) if _is_cache(value) else value
+        if reach.is_a(wrapped, (staticmethod, classmethod)):
+            wrapped = wrapped.__func__
+        if reach.is_a(wrapped, property):
+            held = {f".{n}": getattr(wrapped, n) for n in ("fget", "fset", "fdel")}
+            return Description("object", "property", parts=self._each(held.items()))
+        if reach.is_a(wrapped, functools.cached_property):
+            return self._describe(wrapped.func)
+        if reach.is_a(wrapped, types.MethodType):
+            held = {".__func__": wrapped.__func__, ".__self__": wrapped.__self__}
+            return Description("object", "method", parts=self._each(held.items()))
+        if reach.is_a(wrapped, types.FunctionType):
+            return self._user_function(wrapped)
+        if reach.is_a(wrapped, type):
+            text, origin = f"class {_type_name(wrapped)}", wrapped.__module__
+        elif reach.is_a(wrapped, types.ModuleType):
+            text, origin = f"module {wrapped.__name__}", wrapped.__name__
+        elif reach.is_a(wrapped, (types.BuiltinFunctionType, np.ufunc)):
+            origin = getattr(wrapped, "__module__", None) or ""
+            text = f"function {origin}.{wrapped.__name__}"
+        else:
+            return None
+        return Description("code", "", text, origin=origin)
+
+    def _user_function(self, function: types.FunctionType) -> Description:
+        text, origin = f"function {function.__module__}.{function.__qualname__}", ""
+        scope = function.__globals__
+        origin = scope.get("__name__") or ""
+        if not reach.is_users(origin) or not _is_own_loader(scope):
+            return Description("code", "", text, origin=origin)
+        code = function.__code__
+        cells = zip(code.co_freevars, function.__closure__ or (), strict=False)
+        counted = changes.changes(code).cells
+        held = {f" with {key}": _content(cell) for key, cell in cells if key not in counted}
+        names = code.co_varnames[: code.co_argcount]
+        defaults = function.__defaults__ or ()
+        for key, value in zip(names[len(names) - len(defaults) :], defaults, strict=True):
+            held[f"({key}=)"] = value
+        held |= {f"({key}=)": value for key, value in (function.__kwdefaults__ or {}).items()}
+        # A default or a closure that can be changed in place is memory of the function's own.
+        fixed = {label: part for label, part in held.items() if not reach.is_a(part, _CHANGING)}
+        parts = self._each(fixed.items())
+        return Description("code", "", text, code_digest(code), origin, parts)
+
+
+def _is_own_loader(scope: dict[str, Any]) -> bool:
+    """Whether a module's code is that of its file, and no import hook has rewritten it."""
+    loader = scope.get("__loader__")
+    return loader is None or type(loader).__module__.partition(".")[0] in (
+        "_frozen_importlib_external",
+        "_frozen_importlib",
+        "importlib",
+        "zipimport",
+    )
+
+
+def _content(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not bound yet
+        return None
+
+
+def _copied(parts: Iterable[Any]) -> list[Any]:
+    # Another thread may change the container meanwhile.
+    return list(_first(parts, _MOST_PARTS + 1))
+
+
+def _first(parts: Iterable[Any], count: int) -> Iterator[Any]:
+    for _, part in zip(range(count), parts, strict=False):
+        yield part
+
+
+def _is_cache(value: Any) -> bool:
+    return type(value).__name__ == "_lru_cache_wrapper"
+
+
+def _single(value: Any, kind: type, name: str) -> Description | None:
+    """Describes a value that has no parts; None for others."""
+    if kind in _SCALARS:
+        text = hex(value) if kind is int and abs(value) >= 1 << 256 else repr(value)
+        return Description("value", name, cut(text), _hash(text) if len(text) > WIDTH else text)
+    if reach.is_a(value, enum.Enum):
+        own = object.__getattribute__(value, "__dict__")
+        text = f"{kind.__qualname__}.{own.get('_name_')}"
+        return Description("value", name, text, f"{text} {own.get('_value_')!r:.1000}")
+    if reach.is_a(value, (np.generic, np.ndarray)):
+        return _array(value, name)
+    if reach.is_a(value, re.Pattern):
+        return Description("value", name, cut(repr(value)), f"{value.pattern!r} {value.flags}")
+    for base in (bool, int, float, complex, str, bytes):
+        if reach.is_a(value, base):  # of a subclass
+            text = base.__repr__(value)
+            return Description("value", name, cut(text), _hash(text))
+    if reach.is_a(value, _BY_TEXT) and (
+        kind.__module__ != "__main__" and not reach.is_users(kind.__module__)
+    ):
+        text = repr(value)
+        return Description("value", name, cut(text), _hash(text) if len(text) > WIDTH else text)
+    return None
+
+
+def _array(value: Any, name: str) -> Description:
+    dtype = str(value.dtype)
+    if value.dtype.hasobject:
+        return Description("opaque", name)
+    if reach.is_a(value, np.generic) or not value.ndim:
+        text = f"{np.ndarray.__str__(np.asarray(value))!s} of dtype {dtype}"
+        data = np.asarray(value).tobytes()
+        return Description("value", name, cut(text), _hash(dtype, data))
+    plain = np.asarray(value).flat[: max(1, _MOST_BYTES // max(1, value.itemsize))]
+    digest = _hash(dtype, repr(value.shape), plain.tobytes())
+    few = ", ".join(map(str, plain[:4].tolist()))
+    text = f"array([{few}{', …' * (plain.size > 4)}]) of {dtype}, shape {value.shape}"
+    return Description("value", name, cut(text), digest)
+
+
+def _condensed(described: Description) -> Description:
+    """Returns a description of one digest."""
+    text = f"{described} ({len(described.parts)} parts)"
+    return Description("large", described.type, text, _hash(repr(described)))
+
+
+def code_digest(code: types.CodeType) -> str:
+    """Returns what two pieces of code have equal that do the same, wherever their lines are."""
+    return _hash(*_code_parts(code))
+
+
+@functools.lru_cache(maxsize=4096)
+def _code_parts(code: types.CodeType) -> tuple[str, ...]:
+    arguments = code.co_argcount + code.co_kwonlyargcount
+    counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount)
+    return (
+        code.co_code.hex(),
+        repr(counts),
+        repr((code.co_names, code.co_varnames[:arguments], code.co_freevars)),
+        code.co_exceptiontable.hex(),
+        *(_constant(value) for value in _used_constants(code)),
+    )
+
+
+def _used_constants(code: types.CodeType) -> tuple[Any, ...]:
+    # The first one may be a docstring, which no instruction loads.
+    raw = code.co_code
+    is_used = any(raw[at] in _LOADS and not raw[at + 1] for at in range(0, len(raw), 2))
+    return code.co_consts if is_used else code.co_consts[1:]
+
+
+def _constant(value: Any) -> str:
+    if isinstance(value, types.CodeType):
+        return code_digest(value)
+    if isinstance(value, frozenset):
+        return f"frozenset({sorted(map(_constant, value))})"
+    if isinstance(value, tuple):
+        return f"({[_constant(part) for part in value]})"
+    return f"{type(value).__name__} {value!r}"

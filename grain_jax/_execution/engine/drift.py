@@ -1,0 +1,205 @@
+"""What the pipeline's code reads from modules, compared between the trainer and each worker.
+
+A worker imports modules afresh. What the program has set in them, or what differs at each import,
+does not arrive there, and a file may have changed since the trainer imported it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib
+import os
+import sys
+import types
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from grain_jax._algebra import reach
+from grain_jax._execution.engine.describer import Describer
+from grain_jax._execution.engine.likeness import Description, difference
+from grain_jax._values.errors import DriftError
+
+__all__ = [
+    "ABSENT",
+    "EQUAL",
+    "GROWS",
+    "KEPT",
+    "Observation",
+    "Observed",
+    "Watch",
+    "find",
+    "time_of",
+]
+
+_MOST_TOLD = 5
+_MISSING = Description("opaque", "missing", "missing")
+ABSENT = object()
+
+# How a variable is compared: KEPT is one that a function both reads and assigns, which is a counter
+# or made at its first use; GROWS one that code adds to.
+EQUAL, KEPT, GROWS = "equal", "kept", "grows"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Observation:
+    """One variable or function of a module, as it is in the trainer.
+
+    Attributes:
+      path: the module, and names from there.
+      described: the value.
+      how: `EQUAL`; `KEPT` for what code assigns itself, `GROWS` for what it adds to.
+      file: that of the module.
+      changed: when it was last changed, as the trainer first looked, in nanoseconds.
+    """
+
+    path: tuple[str, ...]
+    described: Description
+    how: str
+    file: str
+    changed: int
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return ".".join(self.path)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Observed:
+    """What the trainer's code reads.
+
+    Attributes:
+      names: the attributes that code mentions, and does not change itself.
+      observations: variables and functions.
+    """
+
+    names: frozenset[str]
+    observations: tuple[Observation, ...]
+
+
+def find(path: Sequence[str]) -> Any:
+    """Returns what lies at a path of an imported module, without calling code; else `ABSENT`."""
+    at: Any = sys.modules.get(path[0], ABSENT)
+    for name in path[1:]:
+        if reach.is_a(at, types.ModuleType):
+            at = vars(at).get(name, ABSENT)
+        elif reach.is_a(at, type):
+            spaces = [vars(base) for base in at.__mro__]
+            at = next((space[name] for space in spaces if name in space), ABSENT)
+        else:
+            return ABSENT
+    return at
+
+
+class Watch:
+    """Compares, in a worker, what it reads with what the trainer does.
+
+    Args:
+      observed: that of the trainer.
+    """
+
+    def __init__(self, observed: Observed) -> None:
+        self._describer = Describer(observed.names)
+        self._open: Sequence[Observation] = observed.observations
+        self._unmade: set[tuple[str, ...]] = set()
+        self._told: list[tuple[str, str]] = []  # names, and what differs
+
+    def look(self) -> bool:
+        """Compares what is there by now; whether there is more to compare later.
+
+        Raises:
+          DriftError: something differs.
+        """
+        self._open = [one for one in self._open if not self._tried(one)]
+        if self._told:
+            raise DriftError(_message(self._told))
+        return bool(self._open)
+
+    def _tried(self, one: Observation) -> bool:
+        try:
+            return self._compare(one)
+        except Exception:
+            return True  # what cannot be compared must not end a run
+
+    def _compare(self, one: Observation) -> bool:
+        """Whether it has been compared, and need not be again."""
+        module = sys.modules.get(one.path[0])
+        if module is None:
+            return False  # code imports it where it needs it
+        value = find(one.path)
+        if value is ABSENT and "__getattr__" in vars(module):
+            return False  # made when code asks for it
+        if one.how == KEPT:
+            if value is None:
+                self._unmade.add(one.path)
+                return False
+            if one.path not in self._unmade:
+                return True  # a counter
+        for name in _origins(one.described):
+            if name not in sys.modules:
+                _import(name)
+        there = _MISSING if value is ABSENT else self._describer.describe(value)
+        found = _compared(one, there)
+        if found is not None:
+            self._told.append((one.name, _told(one, *found)))
+        return True
+
+
+def _compared(one: Observation, there: Description) -> tuple[str, str, str] | None:
+    here = one.described
+    if there is _MISSING:
+        return None if here.kind == "opaque" else ("", str(here), str(there))
+    if one.how == GROWS and here.kind != "mapping":
+        return None
+    return difference(here, there, grows=one.how != EQUAL)
+
+
+def _origins(described: Description) -> Iterator[str]:
+    """Yields the user's modules whose functions a container holds: a registry, filled by them."""
+    for _, part in described.parts if described.kind in ("mapping", "list", "set") else ():
+        if part.kind == "code" and part.origin not in ("", "__main__", "__mp_main__"):
+            yield part.origin
+
+
+def _import(name: str) -> None:
+    with contextlib.suppress(Exception, SystemExit):
+        importlib.import_module(name)
+
+
+def _told(one: Observation, where: str, here: str, there: str) -> str:
+    name, file = one.name + where, one.file
+    is_changed = time_of(file) != one.changed
+    if not here and not there:
+        reason = f"{file} has changed since it was imported here"
+        if not is_changed:
+            reason += ", or the program has replaced the function"
+        return f"the code of {name} differs: {reason}"
+    note = f" ({file} has changed meanwhile)" if is_changed else ""
+    return f"{name} is {here} here, and {there} in a worker{note}"
+
+
+def time_of(file: str) -> int:
+    """Returns when a file was last changed, in nanoseconds; 0 if it is not there."""
+    try:
+        return os.stat(file).st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _message(told: list[tuple[str, str]]) -> str:
+    lines = [line for _, line in told[:_MOST_TOLD]]
+    if len(told) > _MOST_TOLD:
+        lines.append(f"and {len(told) - _MOST_TOLD} more")
+    names = tuple(dict.fromkeys(name for name, _ in told[:_MOST_TOLD]))
+    return "\n".join(
+        [
+            "what the pipeline's code reads is not the same in worker processes as here:",
+            *(f"  {line}" for line in lines),
+            "Workers import modules afresh: they do not see what a program has set in them, nor "
+            "what comes out differently at each import; and they see files as they are now. Pass "
+            "the value to the transformation, or set it in worker_init_fn; after a file has "
+            "changed, start the program again. Where the difference does not matter, write "
+            f"ignore_globals={names!r}.",
+        ]
+    )

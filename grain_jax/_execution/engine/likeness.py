@@ -1,0 +1,130 @@
+"""Descriptions of values and code, to compare those of two processes: plain data."""
+
+from __future__ import annotations
+
+import dataclasses
+
+__all__ = ["WIDTH", "Description", "cut", "difference"]
+
+WIDTH = 80
+_MISSING = "missing"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Description:
+    """What is compared of a value.
+
+    Attributes:
+      kind: "value", "list", "mapping", "set", "object", "code", "large", or "opaque".
+      type: the value's class.
+      text: of a single value, itself, for messages.
+      digest: of a single value and of code, what has to be equal.
+      origin: of code, the module that defines it.
+      parts: what it is made of, each with what messages call it: "[0]", ".scale".
+    """
+
+    kind: str
+    type: str
+    text: str = ""
+    digest: str = ""
+    origin: str = ""
+    parts: tuple[tuple[str, Description], ...] = ()
+
+    def __str__(self) -> str:
+        if self.kind in ("mapping", "object", "list", "set"):
+            return cut(_text_of_parts(self))
+        return self.text or f"an object of type {self.type}"
+
+
+def _text_of_parts(described: Description) -> str:
+    kind, texts = described.kind, []
+    room = WIDTH
+    for label, part in described.parts:
+        if room < 0:
+            break
+        text = str(part)
+        if kind == "mapping":
+            text = f"{label[1:-1]}: {text}"
+        elif kind == "object":
+            text = f"{label[1:]}={text}"
+        texts.append(text)
+        room -= len(text)
+    inner = ", ".join(texts) + ", …" * (len(texts) < len(described.parts))
+    name = described.type.rpartition(".")[2]
+    if kind == "object":
+        return f"{name}({inner})"
+    if described.type == "tuple":
+        return f"({inner}{',' * (len(texts) == 1)})"
+    bracketed = f"[{inner}]" if kind == "list" else f"{{{inner}}}"
+    plain = described.type in ("list", "dict") or (described.type == "set" and inner)
+    return bracketed if plain else f"{name}({bracketed if inner else ''})"
+
+
+def cut(text: str) -> str:
+    """Returns a text that is not too long for a message."""
+    return text if len(text) <= WIDTH else text[: WIDTH - 1] + "…"
+
+
+def difference(
+    here: Description, there: Description, grows: bool = False
+) -> tuple[str, str, str] | None:
+    """Returns where two values first differ, and both there; None if they do not.
+
+    Args:
+      here: the value of the trainer.
+      there: the value of a worker.
+      grows: whether code adds to the value, so that only what both have is compared.
+    """
+    if "opaque" in (here.kind, there.kind):
+        # Something that is not compared; but what is called there is not what is called here.
+        is_code = here.kind == "opaque" and there.kind == "code"
+        return ("", str(here), str(there)) if is_code else None
+    if (here.kind, here.type) != (there.kind, there.type):
+        return _told(here, there)
+    if here.kind == "code":
+        if here.text != there.text:
+            return "", here.text, there.text
+        if not (here.digest and there.digest):  # rewritten by an import hook, in one of them
+            return None
+        if here.digest != there.digest:
+            return "", "", ""
+    elif here.digest != there.digest:
+        return _told(here, there)
+    if here.kind == "set":
+        return None if here == there else _told(here, there)
+    return _difference_of_parts(here, there, grows)
+
+
+def _told(here: Description, there: Description) -> tuple[str, str, str]:
+    texts = str(here), str(there)
+    if texts[0] == texts[1]:  # where they are cut, or of different types
+        kinds = (here.type, there.type)
+        notes = kinds if kinds[0] != kinds[1] else (here.digest[:8], there.digest[:8])
+        name = "type" if kinds[0] != kinds[1] else "hash"
+        texts = f"{here} ({name} {notes[0]})", f"{there} ({name} {notes[1]})"
+    return "", *texts
+
+
+def _difference_of_parts(
+    here: Description, there: Description, grows: bool
+) -> tuple[str, str, str] | None:
+    ours, theirs = dict(here.parts), dict(there.parts)
+    for label, part in ours.items():
+        if label in theirs:
+            found = difference(part, theirs[label])
+            if found is not None:
+                return label + found[0], *found[1:]
+        elif not grows:
+            return label, str(part), _MISSING
+    if grows:
+        return None
+    for label, part in theirs.items():
+        if label not in ours:
+            return label, _MISSING, str(part)
+    if here.kind == "mapping" and [*ours] != [*theirs] and not _is_registry(here):
+        return "", f"in the order {', '.join(ours)}", f"in the order {', '.join(theirs)}"
+    return None
+
+
+def _is_registry(described: Description) -> bool:
+    return any(part.kind == "code" for _, part in described.parts)

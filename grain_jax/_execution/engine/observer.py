@@ -1,0 +1,207 @@
+"""What the trainer's code reads from modules that workers import by themselves."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import types
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import cloudpickle
+
+from grain_jax._algebra import reach
+from grain_jax._execution.engine.changes import ANY, IMPORT, LOCAL, changes
+from grain_jax._execution.engine.describer import Describer
+from grain_jax._execution.engine.drift import (
+    EQUAL,
+    GROWS,
+    KEPT,
+    Observation,
+    Observed,
+    find,
+    time_of,
+)
+
+__all__ = ["observe"]
+
+_MOST = 5_000  # variables and functions
+_times: dict[str, int] = {}  # of files, as they were first looked at
+
+
+def observe(
+    named: Iterable[Any], by_value: Iterable[Any], init: Iterable[Any], ignored: Sequence[str] = ()
+) -> Observed | None:
+    """Returns what code reads from modules that workers import by themselves.
+
+    Args:
+      named: functions and classes that workers import.
+      by_value: functions that travel with the globals they name.
+      init: those of both that run first in each worker: what they assign is theirs to decide.
+      ignored: modules and variables to leave alone, as `module`, `module.NAME`.
+
+    Returns:
+      None where there is nothing to compare, or where this fails, which must not end a run.
+    """
+    try:
+        observed = _Observer(ignored).observe(list(named), list(by_value), list(init))
+    except Exception:
+        return None
+    return observed if observed.observations else None
+
+
+class _Observer:
+    def __init__(self, ignored: Sequence[str]) -> None:
+        self._ignored = ignored
+        self._values: dict[tuple[str, ...], Any] = {}
+        self._functions: dict[int, types.FunctionType] = {}
+        self._is_open: dict[str, bool] = {}
+
+    def observe(self, named: list[Any], by_value: list[Any], init: list[Any]) -> Observed:
+        roots: list[Any] = []
+        for one in named:
+            if isinstance(one, type):
+                roots += [one, *self._methods(one)]
+            elif isinstance(one, types.FunctionType):
+                roots.append(one)
+        for one in by_value:
+            self._functions[id(one)] = one
+            # Its own globals travel; those of modules that it names do not.
+            for found in reach.variables(one):
+                if found.module != one.__globals__.get("__name__"):
+                    self._note(found.module, found.name, value=found.value)
+                    roots.append(found.value)
+        self._follow(roots)
+        mentioned: set[str] = set()
+        kept, grown = _Changed(), _Changed()
+        for function in self._functions.values():
+            mentioned |= reach.mentions(function.__code__).names
+            found_changes = changes(function.__code__)
+            kept.add(function, found_changes.kept)
+            grown.add(function, found_changes.grown)
+        theirs = _assigned_by(init)
+        names = frozenset(mentioned - kept.attributes - grown.attributes)
+        describer = Describer(names)
+        observations = []
+        for path, value in self._values.items():
+            if theirs.has(path) or (kept.has(path) and value is None):
+                continue
+            how = KEPT if kept.has(path) else GROWS if grown.has(path) else EQUAL
+            described = describer.describe(value)
+            if how == KEPT and (described.kind == "opaque" or described.type in ("int", "float")):
+                continue  # a time, a process: made at the first use to differ
+            file = getattr(sys.modules[path[0]], "__file__", None) or ""
+            changed = _times.setdefault(file, time_of(file))
+            observations.append(Observation(path, described, how, file, changed))
+        return Observed(names, tuple(observations))
+
+    def _methods(self, kind: type) -> Iterator[Any]:
+        """Takes the methods of a class and its bases, all of which may be called."""
+        for base in kind.__mro__:
+            if not self._is_compared(base.__module__) or not _is_importable(base):
+                continue
+            for name, value in vars(base).items():
+                functions = reach.functions_of(value)
+                if functions != [value] or reach.is_a(value, types.FunctionType):
+                    self._note(base.__module__, *base.__qualname__.split("."), name, value=value)
+                    yield from functions
+
+    def _follow(self, roots: list[Any]) -> None:
+        # Where an object does not let itself be looked at, what was found before it counts.
+        with contextlib.suppress(Exception):
+            self._take(reach.reach(roots))
+
+    def _take(self, reached: Iterable[reach.Found]) -> None:
+        for found in reached:
+            if len(self._values) >= _MOST:
+                return
+            if found.kind == reach.FUNCTION:
+                self._functions[id(found.value)] = found.value
+                if _is_importable(found.value):
+                    self._note(found.module, *found.name.split("."), value=found.value)
+            elif found.kind == reach.VARIABLE:
+                self._note(found.module, found.name, value=found.value)
+            elif found.owner is not None and _is_importable(found.owner):
+                owner = found.owner
+                value = vars(owner).get(found.name)
+                self._note(
+                    owner.__module__, *owner.__qualname__.split("."), found.name, value=value
+                )
+
+    def _note(self, *path: str, value: Any) -> None:
+        is_special = path[-1].startswith("__") and not callable(value)
+        if not is_special and self._is_compared(path[0]) and not self._is_ignored(".".join(path)):
+            self._values.setdefault(path, value)
+
+    def _is_ignored(self, name: str) -> bool:
+        return any(name == one or name.startswith(f"{one}.") for one in self._ignored)
+
+    def _is_compared(self, module: str) -> bool:
+        """Whether it is a module of the user's, which workers import by its name."""
+        known = self._is_open.get(module)
+        if known is None:
+            found = sys.modules.get(module)
+            known = self._is_open[module] = (
+                found is not None
+                and module not in ("__main__", "__mp_main__")
+                and getattr(found, "__file__", None) is not None
+                and reach.is_users(module)
+                and not _travels(module)
+            )
+        return known
+
+
+def _travels(module: str) -> bool:
+    parts = module.split(".")
+    registered = cloudpickle.list_registry_pickle_by_value()
+    return any(".".join(parts[:count]) in registered for count in range(1, len(parts) + 1))
+
+
+def _is_importable(value: Any) -> bool:
+    """Whether a function or class is what its name leads to."""
+    path = (value.__module__ or "", *value.__qualname__.split("."))
+    found = find(path)
+    return reach.functions_of(found)[0] is value
+
+
+class _Changed:
+    """Variables that code changes: of modules by path, of objects and classes by name alone."""
+
+    def __init__(self) -> None:
+        self.attributes: set[str] = set()
+        self._variables: set[tuple[str, ...]] = set()
+
+    def add(self, function: types.FunctionType, chains: Iterable[tuple[str, ...]]) -> None:
+        """Takes chains of names, as the function's code has them."""
+        scope = function.__globals__
+        for first, *rest in chains:
+            at: dict[str, Any] | None = scope
+            module = scope.get("__name__") or ""
+            names = [first, *rest]
+            if first in (LOCAL, ANY):
+                at, names = None, rest
+            elif first == IMPORT:
+                module = reach.absolute(rest[0], scope.get("__package__") or "")
+                at, names = getattr(sys.modules.get(module), "__dict__", None), rest[1:]
+            for name in names[:-1]:
+                value: Any = at.get(name) if at is not None else None
+                at, module = None, ""
+                if reach.is_a(value, types.ModuleType):
+                    at, module = vars(value), value.__name__
+            if names and at is not None:
+                self._variables.add((module, names[-1]))
+            elif names:
+                self.attributes.add(names[-1])
+
+    def has(self, path: tuple[str, ...]) -> bool:
+        """Whether code changes what lies there."""
+        return path in self._variables or (len(path) > 2 and path[-1] in self.attributes)
+
+
+def _assigned_by(init: list[Any]) -> _Changed:
+    assigned = _Changed()
+    for found in reach.reach([one for one in init if isinstance(one, types.FunctionType)]):
+        if found.kind == reach.FUNCTION:
+            found_changes = changes(found.value.__code__)
+            assigned.add(found.value, found_changes.assigned | found_changes.grown)
+    return assigned

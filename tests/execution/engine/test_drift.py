@@ -1,0 +1,230 @@
+"""What code reads from modules is observed, and compared: here within one process."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import pickle
+import sys
+import textwrap
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grain_jax._execution.engine.drift import Observed, Watch
+from grain_jax._execution.engine.observer import observe
+from grain_jax._values.errors import DriftError
+
+_numbers = itertools.count()
+Make = Callable[[str], types.ModuleType]
+
+
+@pytest.fixture
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
+    """Makes modules of the user's."""
+    monkeypatch.syspath_prepend(tmp_path)
+    names = []
+
+    def make(text: str) -> types.ModuleType:
+        name = f"drifting_{next(_numbers)}"
+        (tmp_path / f"{name}.py").write_text(textwrap.dedent(text))
+        names.append(name)
+        return importlib.import_module(name)
+
+    yield make
+    for name in names:
+        sys.modules.pop(name, None)
+
+
+def observed(*roots: Any, ignored: tuple[str, ...] = ()) -> Observed | None:
+    found = observe(roots, [], [], ignored)
+    return pickle.loads(pickle.dumps(found))  # type: ignore[no-any-return]
+
+
+def names(*roots: Any, ignored: tuple[str, ...] = ()) -> set[str]:
+    found = observed(*roots, ignored=ignored)
+    return set() if found is None else {one.name.partition(".")[2] for one in found.observations}
+
+
+def told(found: Observed | None) -> str:
+    assert found is not None
+    with pytest.raises(DriftError) as caught:
+        Watch(found).look()
+    return str(caught.value).splitlines()[1].strip().partition(".")[2]
+
+
+def test_what_is_observed(make: Make) -> None:
+    module = make(
+        """
+        import os
+        import numpy as np
+        A, B, C = 1, 2, 3
+        class Used:
+            a, b, __slots__ = 1, 2, ()
+            def method(self):
+                return self.a
+        class Unused:
+            def method(self):
+                return C
+        def helper(x):
+            return x + B
+        def function(x):
+            return os.sep, np.pi, len(str(x)), Used().method() + helper(x) + A
+        """
+    )
+    assert names(module.function) == {
+        *("function", "helper", "A", "B"),
+        *("Used", "Used.a", "Used.method"),
+    }
+    assert names(module.Unused) == {"C", "Unused.method"}
+    name = module.__name__
+    assert names(module.Unused, ignored=(f"{name}.Unused", f"{name}.C")) == set()
+    assert observed(module.Unused, ignored=(name,)) is None
+    assert observed(len, textwrap.dedent, Path, int) is None
+
+
+def test_code_that_travels_by_value_brings_its_own_globals(make: Make) -> None:
+    module = make("A = 1\nB = 2\ndef f(x):\n    return x + B\n")
+    scope = {"__name__": "__main__", "module": module, "OWN": 3}
+    exec("def own(x):\n    return module.A, module.f(x), OWN", scope)
+    found = observe([], [scope["own"]], [])
+    assert found is not None
+    assert {one.name.partition(".")[2] for one in found.observations} == {"A", "B", "f"}
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ("A = 7", "A is 1 here, and 7 in a worker"),
+        ("del A", "A is 1 here, and missing in a worker"),
+        ("Used.a = 7", "Used.a is 1 here, and 7 in a worker"),
+        ("Used.method = lambda self: 3", "Used.method is function"),
+        ("Used.fixed = staticmethod(lambda x: x)", "Used.fixed is function"),
+        ("Used.size = property(lambda self: 2)", "Used.size.fget is function"),
+        ("decorated.__wrapped__.__code__ = (lambda x: x + 2).__code__", "the code of"),
+        ("function.__defaults__ = (8,)", "function(k=) is 0 here, and 8 in a worker"),
+        ("REGISTRY['a'] = len", "REGISTRY['a'] is function"),
+        ("Base.b = 7", "Base.b is 1 here, and 7 in a worker"),
+    ],
+)
+def test_what_is_compared(change: str, text: str, make: Make) -> None:
+    module = make(
+        """
+        import functools
+        import numpy as np
+        A = 1
+        class Base:
+            b = 1
+        class Used(Base):
+            a = 1
+            def method(self):
+                return self.a + self.b + self.fixed(2) + self.size
+            @staticmethod
+            def fixed(x):
+                return x
+            @property
+            def size(self):
+                return 1
+        @functools.lru_cache
+        def decorated(x):
+            return x + 1
+        REGISTRY = {"a": decorated}
+        def function(x, k=0):
+            return Used().method(), A, decorated(x), REGISTRY["a"](x), np.pi
+        """
+    )
+    found = observed(module.function, module.Used)
+    Watch(found).look()  # type: ignore[arg-type]
+    exec(change, vars(module))
+    line = told(found)
+    if text == "the code of":
+        assert line.startswith(f"decorated differs: {module.__file__} has changed")
+    else:
+        assert line.startswith(text)
+
+
+def test_what_a_module_imports_later_is_compared_later(make: Make) -> None:
+    late = make("SCALE = 1\n")
+    module = make(f"def f(x):\n    import {late.__name__} as late\n    return x * late.SCALE\n")
+    found = observed(module.f)
+    assert found is not None
+    del sys.modules[late.__name__]
+    watch = Watch(found)
+    assert watch.look()  # there is more to compare
+    importlib.import_module(late.__name__)
+    assert not watch.look()
+    late.SCALE = 7  # type: ignore[attr-defined]
+    sys.modules[late.__name__] = late
+    assert told(found) == "SCALE is 1 here, and 7 in a worker"
+
+
+def test_modules_that_make_their_variables_when_asked(make: Make) -> None:
+    module = make(
+        """
+        import sys
+        def __getattr__(name):
+            if name == "LAZY":
+                globals()["LAZY"] = 3
+                return 3
+            raise AttributeError(name)
+        def f(x):
+            return sys.modules[__name__].LAZY
+        """
+    )
+    other = make(f"import {module.__name__} as m\ndef f(x):\n    return m.LAZY\n")
+    assert module.LAZY == 3
+    found = observed(other.f)
+    assert found is not None
+    del vars(module)["LAZY"]
+    watch = Watch(found)
+    assert watch.look()
+    assert other.f(1) == 3
+    assert not watch.look()
+
+
+def test_code_that_an_import_hook_has_rewritten_is_left_alone(make: Make) -> None:
+    module = make("A = 1\ndef f(x):\n    assert A\n    return x + A\n")
+    module.f.__globals__["__loader__"] = types.SimpleNamespace()  # as pytest has it
+    found = observed(module.f)
+    module.f.__code__ = (lambda x: x + A).__code__  # type: ignore[name-defined]  # noqa: F821
+    assert not Watch(found).look()  # type: ignore[arg-type]
+    module.A = 7  # type: ignore[attr-defined]
+    assert told(found) == "A is 1 here, and 7 in a worker"
+
+
+def test_a_value_that_raises_as_it_is_looked_at_ends_nothing(make: Make) -> None:
+    module = make(
+        """
+        class Meta(type):
+            def __getattribute__(self, name):
+                raise RuntimeError(name)
+            def __instancecheck__(self, other):
+                raise RuntimeError("instancecheck")
+        class Bad(metaclass=Meta):
+            def __getattribute__(self, name):
+                raise RuntimeError(name)
+        bad, other = Bad(), 1
+        def f(x):
+            return bad, other, Bad
+        """
+    )
+    found = observed(module.f)
+    if found is not None:
+        Watch(found).look()
+
+
+def test_more_differences_than_fit_are_counted(make: Make) -> None:
+    values = "\n".join(f"A{n} = {n}" for n in range(8))
+    module = make(f"{values}\ndef f(x):\n    return {', '.join(f'A{n}' for n in range(8))}\n")
+    found = observed(module.f)
+    assert found is not None
+    for n in range(8):
+        vars(module)[f"A{n}"] = "other"
+    with pytest.raises(DriftError) as caught:
+        Watch(found).look()
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 8
+    assert lines[6] == "  and 3 more"
