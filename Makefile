@@ -6,11 +6,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST_ARGS ?=
 
-.PHONY: help demo test faults lint types format build-files bench notebook clean
+# What `make test-newest` runs: everything but the campaigns and the runs of many processes.
+SHORT := grain_jax tests/algebra tests/cases tests/datasets tests/execution tests/property tests/values
+
+.PHONY: help demo test test-newest faults lint types format build-files bench notebook clean
 
 help:
 	@echo "make demo    train, kill, resume, compare: the whole path on real data"
 	@echo "make test    the test suite                  (PYTEST_ARGS='-k name' to choose)"
+	@echo "make test-newest  a short form of it on the newest Python that is installed"
 	@echo "make faults  the long forms of the campaigns in tests/faults: half an hour"
 	@echo "make lint    ruff                            make types   mypy"
 	@echo "make format  rewrite in the project's style  make bench   compare with Grain"
@@ -20,6 +24,12 @@ demo: $(VENV)/.installed-examples
 
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n auto --dist worksteal $(PYTEST_ARGS)
+
+# The newest Python that is here, if it is newer than $(PYTHON): a short form of the suite on it.
+test-newest:
+	@newest="$$($(PYTHON) tools/newest_python.py)" && if [ -n "$$newest" ]; then \
+	  $(MAKE) test PYTHON="$$newest" VENV=.venv-newest PYTEST_ARGS="$(PYTEST_ARGS) $(SHORT)"; \
+	else echo "no newer Python than $$($(PYTHON) --version) is here"; fi
 
 faults: $(VENV)/.installed-test
 	$(BIN)/python -m tests.faults.worker_kills
@@ -47,7 +57,7 @@ bench: $(VENV)/.installed-test
 	$(BIN)/python tests/benchmarks/compare.py
 
 clean:
-	rm -rf $(VENV) .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-newest .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 # One stamp per set of extras; a changed pyproject.toml installs again.
 $(VENV)/.installed-%: $(VENV)/bin/python pyproject.toml
