@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import textwrap
 from pathlib import Path
 
+import cloudpickle
 import pytest
 
 import grain_jax as grain
@@ -330,3 +334,153 @@ def test_load_leaves_out_what_its_policy_allows_and_deals_in_lanes() -> None:
     assert [int(x) for x in loader] == [0, 1, 3, 4, 5]
     lanes = grain.load(range(8), num_epochs=1, batch_size=2, lanes=2)
     assert [batch.tolist() for batch in lanes] == [[0, 2], [1, 3], [4, 6], [5, 7]]
+
+
+MODULES = """
+import importlib.util, os, sys, types
+import numpy as np
+import grain_jax as grain
+
+def write(path, text):
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    with open(path, "w") as file:
+        file.write(text)
+
+STEPS = '''
+import dataclasses
+import grain_jax as grain
+OFFSET = 10
+def add(x):
+    return x + OFFSET
+class Add(grain.transforms.Map):
+    def map(self, x):
+        return add(x)
+@dataclasses.dataclass
+class Point:
+    x: int
+def point(x):
+    return Point(x)
+'''
+
+def by_hand(name, path, **more):
+    spec = importlib.util.spec_from_file_location(name, path, **more)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+def check(steps, loaded):
+    class Call(grain.transforms.Map):  # of the script, which names the module
+        def map(self, x):
+            return loaded.add(x)
+    for step in (steps.Add(), Call()):
+        for workers in (0, 2):
+            with grain.load(range(3), num_epochs=1, transformations=[step],
+                            worker_count=workers) as loader:
+                print(*[int(x) for x in loader], end="; ")
+    stream = grain.MapDataset.range(3).map(steps.point).to_iter_dataset()
+    with iter(stream.mp_prefetch(grain.MultiprocessingOptions(num_workers=1))) as points:
+        found = list(points)
+    print(found == [steps.Point(x) for x in range(3)])
+"""
+
+BY_HAND = {
+    "a file": """
+write("away/steps_file.py", STEPS)
+steps = by_hand("steps", "away/steps_file.py")
+check(steps, steps)
+""",
+    "another name on the path": """
+write("steps.py", "OFFSET = 99")
+write("away/steps.py", STEPS)
+steps = by_hand("steps", "away/steps.py")
+check(steps, steps)
+""",
+    "a package": """
+write("away/pack/__init__.py", "from pack.inner import steps")
+write("away/pack/inner/__init__.py", "")
+write("away/pack/inner/steps.py", STEPS)
+pack = by_hand("pack", "away/pack/__init__.py", submodule_search_locations=["away/pack"])
+check(pack.steps, pack.steps)
+""",
+    "no package above": """
+write("away/steps.py", STEPS)
+for name in ("above", "above.of"):
+    sys.modules[name] = types.ModuleType(name)
+steps = by_hand("above.of.steps", "away/steps.py")
+check(steps, steps)
+""",
+    "imported by another": """
+write("away/steps_file.py", STEPS)
+by_hand("steps", "away/steps_file.py")
+write("between.py", "from steps import Add, Point, add, point")
+import between
+check(between, between)
+""",
+    "a path taken away": """
+write("away/steps.py", STEPS)
+sys.path.insert(0, "away")
+import steps
+sys.path.remove("away")
+check(steps, steps)
+""",
+    "a directory left": """
+write("away/steps.py", STEPS)
+os.chdir("away")
+sys.path.insert(0, "")
+import steps
+os.chdir("..")
+check(steps, steps)
+""",
+    "no file at all": """
+steps = types.ModuleType("steps")
+sys.modules["steps"] = steps
+exec(STEPS, vars(steps))
+check(steps, steps)
+""",
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("kind", BY_HAND)
+def test_modules_loaded_by_hand(
+    kind: str, mode: str, tmp_path: Path, no_process_left: None
+) -> None:
+    lines = scripts.output(tmp_path, MODULES + BY_HAND[kind], GRAIN_JAX_ENGINE_MODE=mode)
+    assert lines == ["10 11 12; " * 4 + "True"]
+    assert not cloudpickle.list_registry_pickle_by_value()
+
+
+def test_test_modules_that_pytest_imports_by_file(tmp_path: Path) -> None:
+    text = """
+    import grain_jax as grain
+
+    class Add(grain.transforms.Map):
+        def map(self, x):
+            return x + 1
+
+    def test_add():
+        with grain.load(range(3), num_epochs=1, transformations=[Add()], worker_count=2) as loader:
+            assert [int(x) for x in loader] == [1, 2, 3]
+    """
+    folder = tmp_path / "suite" / "unit"
+    folder.mkdir(parents=True)
+    (folder / "test_it.py").write_text(textwrap.dedent(text))
+    line = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "--import-mode=importlib",
+        "-p",
+        "no:cacheprovider",
+    ]
+    done = subprocess.run(
+        [*line, "suite"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(scripts.ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -11,6 +11,7 @@ starts the next: trainer, zygote (one per trainer), helper (one per pool), worke
     launch.py    start and share the zygote, the environment of workers, `keep_alive`, `supported`
     helper.py    the zygote and the helper: start workers, report deaths, end with the trainer
     imports.py   which modules a pipeline names, whether a fork after their import is safe
+    locations.py  modules that a worker would not find by their names
     worker.py    one worker: take a task, run it, answer
     observer.py  what the trainer's code reads from modules
     describer.py, likeness.py, changes.py  values and code as what is compared

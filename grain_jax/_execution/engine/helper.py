@@ -28,7 +28,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from grain_jax._execution.engine import channel, imports, log, surroundings
+from grain_jax._execution.engine import channel, imports, locations, log, surroundings
 
 __all__ = ["PARCEL_HEAD", "command", "main", "read_settings"]
 
@@ -168,6 +168,7 @@ class _Helper:
         if self.mode == "fresh":
             self.say("hello", os.getpid())
         surroundings.apply(self.settings["surroundings"])
+        locations.install(self.settings["locations"])
         if self.mode == "fork_imported" and not self._import():
             return
         wake, woken = self.wakes = socket.socketpair()
@@ -281,6 +282,7 @@ def _fresh_worker(helper: int, number: int, row: int, *descriptors: int) -> None
     tasks, results = channel.adopt(descriptors[0]), channel.adopt(descriptors[1])
     settings = read_settings(descriptors[3])
     surroundings.apply(settings["surroundings"])
+    locations.install(settings["locations"])
     worker.work(number, row, settings, tasks, results, *descriptors[2:])
 
 

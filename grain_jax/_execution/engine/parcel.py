@@ -16,7 +16,7 @@ from typing import Any
 import cloudpickle
 
 from grain_jax._algebra import handles
-from grain_jax._execution.engine import arena, culprit, imports, observer, wire
+from grain_jax._execution.engine import arena, culprit, imports, locations, observer, wire
 from grain_jax._values import faults
 from grain_jax._values.errors import InvalidTypeError
 
@@ -88,16 +88,18 @@ def pack(
     """
     file = io.BytesIO()
     pickler = _Pickler(file)
-    _dump(pickler, init, "worker_init_fn")
-    first = [*pickler.named, *pickler.code]
-    _dump(pickler, program, "the pipeline")
-    observed = observer.observe(pickler.named, pickler.code, first, ignored)
-    by_value = list(pickler.by_value)
-    pickler.dump(by_value)
+    with locations.by_value():
+        _dump(pickler, init, "worker_init_fn")
+        first = [*pickler.named, *pickler.code]
+        _dump(pickler, program, "the pipeline")
+        observed = observer.observe(pickler.named, pickler.code, first, ignored)
+        by_value = list(pickler.by_value)
+        pickler.dump(by_value)
     modules = tuple(pickler.modules)
     body = file.getbuffer()
     apart = pickle.dumps(observed, 5)  # for the workers alone
-    plain = pickle.dumps({**settings, "token": token, "modules": modules, "observed": apart}, 5)
+    more = {"token": token, "modules": modules, "locations": locations.find(), "observed": apart}
+    plain = pickle.dumps({**settings, **more}, 5)
     places, at = [], 0
     for raw in pickler.large:
         places.append((at, raw.nbytes))

@@ -17,7 +17,7 @@ from grain_jax._values.errors import InvalidTypeError
 
 def there_and_back(program: Any, **settings: Any) -> Any:
     descriptor, registry, modules = parcel.pack(program, None, settings, "parcel")
-    plain = {**settings, "token": "parcel", "modules": modules}
+    plain = {**settings, "token": "parcel", "modules": modules, "locations": {}}
     assert helper.read_settings(descriptor).items() >= plain.items()
     del registry
     content = parcel.Parcel(descriptor, "parcel")
