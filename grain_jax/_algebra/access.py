@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from grain_jax._algebra import quiet
-from grain_jax._algebra.guard import Guard
+from grain_jax._algebra.guard import SOURCE, Guard
 from grain_jax._algebra.stacking import Allocate
 from grain_jax._values import faults, progress
 from grain_jax._values.errors import InvalidTypeError, InvalidValueError, OutOfRangeError
@@ -51,7 +51,7 @@ class Source:
             self.get_many = self._get_many
         self.in_memory = bool(getattr(type(given), "records_in_memory", False))
         # A kind that the library knows better is read by code of its own.
-        self.guard = Guard(type(self) is Source and not self.in_memory)
+        self.guard = Guard(SOURCE, type(self) is Source and not self.in_memory)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.given,)

@@ -16,7 +16,7 @@ import numpy as np
 from grain_jax._algebra import access
 from grain_jax._algebra.access import Keys, Source
 from grain_jax._algebra.columns import ArrayColumn, Column, Columns
-from grain_jax._algebra.guard import Guard
+from grain_jax._algebra.guard import SOURCE, Guard
 from grain_jax._algebra.lists import ListColumn
 from grain_jax._algebra.stacking import Allocate, owned_empty
 
@@ -41,7 +41,8 @@ class ContainerSource(Source):
         self.in_memory = all(column.in_memory for column in columns.columns)
         self.get = self._get
         self.get_many = None if self.in_memory else self._get_many
-        self.guard = Guard(not self.in_memory)  # a lazy array may be of a class of the user's
+        # A lazy array may be of a class of the user's.
+        self.guard = Guard(SOURCE, not self.in_memory)
 
     def _code(self) -> list[Any]:
         return [self._get]

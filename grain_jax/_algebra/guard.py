@@ -12,34 +12,36 @@ from typing import Any
 
 from grain_jax._algebra import global_random
 
-__all__ = ["DREW", "Guard"]
+__all__ = ["DATASET", "DREW", "SAMPLER", "SOURCE", "Guard"]
 
 DREW: Any = object()
 """Instead of what code returned that has drawn."""
 
-# Above the numbers of segments and of a dataset's steps, which seed for the same positions.
-_PART = 2 << 32
-_FIRST = _PART + 1
+# Which part of a pipeline draws. Above the numbers of segments and of a dataset's steps, which seed
+# for the same positions; a class over another one counts on from DATASET.
+SOURCE, DATASET, SAMPLER = 2 << 32, 3 << 32, 4 << 32
 
 
 class Guard:
     """What this process knows of one piece of code.
 
     Args:
+        part: which part of the pipeline it is.
         may_draw: whether the code may draw; where it certainly cannot, nothing is watched.
 
     Attributes:
-        may_draw: the same.
+        part, may_draw: the same.
         draws: whether it has been seen to.
     """
 
-    def __init__(self, may_draw: bool = True) -> None:
+    def __init__(self, part: int = SOURCE, may_draw: bool = True) -> None:
         self.may_draw = may_draw
         self.draws = False
+        self.part = part
         self._is_first = True
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.may_draw,)
+        return type(self), (self.part, self.may_draw)
 
     def read(
         self, together: Callable[[], Any], one: Callable[[int], Any], positions: Any, seed: int
@@ -57,19 +59,8 @@ class Guard:
         found = self.run(together, seed)
         if found is not DREW:
             return found
-        records = []
         with global_random.preserved():
-            for row, position in enumerate(positions.tolist()):
-                global_random.seed_for(seed, position, 0, _PART)
-                if self.draws:
-                    records.append(one(row))
-                    continue
-                state = global_random.State()
-                try:
-                    records.append(one(row))
-                finally:
-                    self.draws = state.has_changed()
-        return records
+            return [self.seeded(one, row, seed, p) for row, p in enumerate(positions.tolist())]
 
     def run(self, together: Callable[[], Any], seed: int) -> Any:
         """Returns what `together` does, or DREW if it draws.
@@ -85,8 +76,19 @@ class Guard:
         # What code draws at its first use, and keeps, has to be the same in every process.
         self._is_first = False
         with global_random.preserved():
-            global_random.seed_for(seed, 0, 0, _FIRST)
+            global_random.seed_for(seed, 0, 1, self.part)
             return _watched(together)
+
+    def seeded(self, call: Callable[[int], Any], row: int, seed: int, position: int) -> Any:
+        """Returns `call(row)`, with the generators seeded for a position, and sees if it draws."""
+        global_random.seed_for(seed, position, 0, self.part)
+        if self.draws:
+            return call(row)
+        state = global_random.State()
+        try:
+            return call(row)
+        finally:
+            self.draws = state.has_changed()
 
 
 def _watched(together: Callable[[], Any]) -> Any:

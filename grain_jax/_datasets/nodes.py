@@ -28,10 +28,10 @@ __all__ = [
     "Node",
     "SourceNode",
     "StepNode",
+    "drawing",
     "element",
     "is_fresh",
     "is_plain",
-    "may_draw",
     "read_batch",
     "reads_at_once",
     "stacks",
@@ -57,16 +57,18 @@ def is_plain(node: Node) -> bool:
     return isinstance(node, SourceNode)
 
 
-def may_draw(node: Node) -> bool:
-    """Whether reading may use the process-wide generators, which one thread at a time can."""
+def drawing(node: Node) -> str:
+    """Returns what may use the process-wide generators as a node is read; empty if nothing."""
     below: Node | None = node
     while below is not None:
-        if getattr(below, "draws", None) is not None or isinstance(below, CustomNode):
-            return True
+        if isinstance(below, (StepNode, BatchNode, FlatMapNode)) and below.draws is not None:
+            return below.step.title
+        if isinstance(below, CustomNode):
+            return f"{type(below.dataset).__name__}.__getitem__"
         if isinstance(below, SourceNode) and below.source.may_draw():
-            return True
+            return f"the source {access.describe(below.source.given)}"
         below = getattr(below, "parent", None)
-    return False
+    return ""
 
 
 def stacks(node: Node) -> bool:
@@ -230,7 +232,7 @@ class CustomNode:
     dataset: Any
     sparse: bool = False
     closed: int | None = None
-    guard: guard.Guard = dataclasses.field(default_factory=guard.Guard, repr=False, compare=False)
+    guard: guard.Guard = dataclasses.field(repr=False, compare=False, default_factory=guard.Guard)
 
     @property
     def length(self) -> int:
@@ -254,9 +256,15 @@ class CustomNode:
                 step = f"{type(self.dataset).__name__}.__getitem__"
                 faults.reraise(error, step, f"index {wanted[row]}")
 
+        self.guard.part = guard.DATASET + _generation(self.dataset)
         rows = range(len(wanted))
         data = self.guard.read(lambda: list(map(one, rows)), one, indices, read.seed)
         return _present(data, indices)
+
+
+def _generation(dataset: Any) -> int:
+    """Returns how many datasets one is made over, which may draw at the same indices."""
+    return max((_generation(parent) + 1 for parent in dataset.parents), default=0)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -46,6 +46,14 @@ class Root(Protocol):
     def reads_at_once(self) -> bool:
         """Whether a source answers for many records in one call."""
 
+    @property
+    def draws(self) -> str:
+        """What may draw from the process-wide generators as elements are read; empty if nothing."""
+
+    @property
+    def asks(self) -> str:
+        """What `prepare` asks, of the user's, and that may draw; empty if it asks nothing."""
+
     def prepare(self, span: Span) -> Any:
         """Returns what `read` needs for the positions of `span`; runs in the trainer, in order.
 
@@ -88,7 +96,7 @@ class Segment:
       steps: what is done.
       batches: size and drop_remainder of the batches, innermost first, whose records make one unit.
       counted: whether every unit gives exactly one output.
-      seeded: whether user code may draw from the process-wide generators.
+      drawing: titles of the steps that may draw from the process-wide generators.
       number: place of the segment in the pipeline.
       local: whether it must run in the trainer's process.
       rest: what becomes of a batch of batches that its records do not fill: "pad" and "drop" give a
@@ -100,8 +108,13 @@ class Segment:
     counted: bool
     number: int = 0
     local: bool = False
-    seeded: bool = False
+    drawing: tuple[str, ...] = ()
     rest: str | None = None
+
+    @property
+    def seeded(self) -> bool:
+        """Whether the process-wide generators are seeded for each unit."""
+        return bool(self.drawing)
 
     @property
     def unit(self) -> int:
@@ -223,8 +236,11 @@ def cut(
         elif isinstance(step, (steps.FilterStep, steps.FlatMapStep)):
             current.counted = False
     for segment in segments:
-        functions = [step.function for step in segment.steps if step.function is not None]
-        segment.seeded = any(global_random.may_draw(function) for function in functions)
+        segment.drawing = tuple(
+            step.title
+            for step in segment.steps
+            if step.function is not None and global_random.may_draw(step.function)
+        )
     return segments
 
 

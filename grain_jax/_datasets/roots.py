@@ -79,9 +79,19 @@ class NodeRoot:
     @property
     def read_options(self) -> options.ReadOptions:
         """How the user wants records to be read: by no other thread where that may draw."""
-        if nodes.may_draw(self._node):
+        if self.draws:
             return options.ReadOptions(num_threads=0)
         return self._options
+
+    @property
+    def draws(self) -> str:
+        """What may draw from the process-wide generators as elements are read; empty if nothing."""
+        return nodes.drawing(self._node)
+
+    @property
+    def asks(self) -> str:
+        """Nothing: the order is arithmetic."""
+        return ""
 
     @property
     def node(self) -> nodes.Node:

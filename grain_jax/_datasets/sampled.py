@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from grain_jax._algebra import access, stacking
+from grain_jax._algebra import access, global_random, guard, stacking
 from grain_jax._algebra.blocks import Block
 from grain_jax._datasets import nodes, roots
 from grain_jax._datasets.schedule import Span
@@ -68,6 +68,7 @@ class SampledRoot(roots.NodeRoot):
     ) -> None:
         super().__init__(nodes.SourceNode(source), read_options, seed=seed, by_position=True)
         self._sampler = sampler
+        self._guard = guard.Guard(guard.SAMPLER)
         self._length = length_of(sampler)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -92,20 +93,33 @@ class SampledRoot(roots.NodeRoot):
         """Says the position: its key has gone with the task."""
         return f"position {position}"
 
+    @property
+    def asks(self) -> str:
+        """The sampler: its code is the user's."""
+        return self._title
+
     def prepare(self, span: Span) -> Any:
         """Asks the sampler for the positions of a span; None if it has no more.
 
-        Where the sampler fails, the positions before come first.
+        Where the sampler fails, the positions before come first. Where it draws, it is asked again,
+        with the process-wide generators seeded for each position.
 
         Raises:
           OutOfRangeError: for a key that the source does not have.
           InvalidTypeError: for what is no metadata.
         """
+        found = self._guard.run(lambda: self._asked(span, self._ask), self._seed)
+        if found is not guard.DREW:
+            return found
+        with global_random.preserved():
+            return self._asked(span, lambda p: self._guard.seeded(self._ask, p, self._seed, p))
+
+    def _asked(self, span: Span, ask: Callable[[int], tuple[int, Any] | None]) -> _Asked | None:
         keys: list[int] = []
         rngs: list[np.random.Generator | None] = []
         for position in span.positions().tolist():
             try:
-                found = self._ask(position)
+                found = ask(position)
             except Exception:
                 if keys:
                     break

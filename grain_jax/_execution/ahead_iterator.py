@@ -9,9 +9,10 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeAlias, TypeVar
 
 from grain_jax._execution.ahead import RunAhead, refuse_in_fork
+from grain_jax._execution.here import RunHere
 from grain_jax._execution.lending import Lent, Owner, borrow, refuse_lent, require_state
 from grain_jax._values.checkpointable import StatefulCheckpointable
 from grain_jax._values.closing import Closing
@@ -21,6 +22,8 @@ from grain_jax._values.faults import strip, user_traceback, with_traceback
 __all__ = ["SKIP", "AheadIterator", "known_length"]
 
 T = TypeVar("T")
+
+_Run: TypeAlias = RunAhead[tuple[T, Any]] | RunHere[tuple[T, Any]]
 
 SKIP: Any = object()
 _NOWHERE: Any = object()
@@ -64,8 +67,8 @@ class AheadIterator(Closing, StatefulCheckpointable, Generic[T]):
         if self._made and hasattr(source, "close"):
             self._unblocks.append(_Once(source.close))
         self._closes = self._unblocks if close_source else self._unblocks[: int(self._made)]
-        self._run: RunAhead[tuple[T, Any]] | None = None
-        self._former: RunAhead[tuple[T, Any]] | None = None
+        self._run: _Run[T] | None = None
+        self._former: _Run[T] | None = None
         # An element that was not delivered yet, the state after it, and its number in the run.
         self._pending: tuple[T, Any, int] | None = None
         self._rewind = self._exhausted = self._closed = False
@@ -244,13 +247,17 @@ class AheadIterator(Closing, StatefulCheckpointable, Generic[T]):
                 self._pending = self._received()
             return self._pending[0]
 
-    def _running(self) -> RunAhead[tuple[T, Any]]:
+    def _running(self) -> _Run[T]:
         if self._run is None:
             self._halt()
             borrower = self._borrower
             borrower.state = borrower.position()
             origin = borrower.state if self._rewind and self._lent.has_state else _NOWHERE
-            self._run = RunAhead(_Producer(self._lent, self._convert, origin), self._buffer_size)
+            produce = _Producer(self._lent, self._convert, origin)
+            if draws := self._lent.draws:
+                self._run = RunHere(produce, self._buffer_size, draws)
+            else:
+                self._run = RunAhead(produce, self._buffer_size)
             self._rewind = False
         self._run.start()  # also of a run whose start was interrupted
         if self._closed:
@@ -324,6 +331,7 @@ class _Loan:
     def __init__(self, iterator: AheadIterator[Any]) -> None:
         self._iterator = iterator
         self.has_state = iterator._lent.has_state
+        self.draws = iterator._lent.draws
         self.is_fresh = iterator._is_fresh
         self.next = iterator._next
         self.close = iterator.close

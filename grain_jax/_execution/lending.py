@@ -33,6 +33,9 @@ class Lent(Protocol):
     """An iterator in the hands of its borrower."""
 
     has_state: bool
+    draws: str
+    """What may draw from the process-wide generators in this process, seeded by this library; the
+    iterator then has to run in its user's own thread. Empty if nothing may."""
     is_fresh: bool
     """Whether the memory of each element was made for it, and nobody else has a hold on it."""
 
@@ -52,6 +55,7 @@ class Lent(Protocol):
 class _PlainLoan:
     """An iterator that knows nothing of lending."""
 
+    draws = ""  # it is as it is: nothing of ours seeds for it
     is_fresh = False  # it may hand out what its user had before, and goes on writing to
 
     def __init__(self, iterator: Iterator[Any]) -> None:

@@ -38,6 +38,7 @@ class Pipeline:
         self._setup = setup
         # What the user changes from now on is for the next iteration.
         frozen = snapshots.of_plan(plan)
+        self._root = frozen.root
         self._dense = frozen.segments()
         self._loose = frozen.segments(sparse=True)
         self._program = Program(frozen, [*self._dense, *self._loose])
@@ -77,6 +78,20 @@ class Pipeline:
         """Whether a position is one number for all shards, before any surprise."""
         return not isinstance(self.plan.root, Upstream) and layout.is_elastic(self._dense)
 
+    def draws(self) -> str:
+        """Returns what may draw from the process-wide generators here; empty if nothing may."""
+        root, away = self._root, self._is_away
+        titles = [
+            title
+            for segment in [*self._dense, *self._loose]
+            if segment.seeded and (segment.local or not away)
+            for title in segment.drawing
+        ]
+        if titles or isinstance(root, Upstream):
+            return next(iter(titles), "")
+        assert not isinstance(self.plan.root, Upstream)
+        return self.plan.root.asks or ("" if away else root.draws)
+
     @property
     def is_fresh(self) -> bool:
         """Whether nobody has a hold on the memory of an element before it is delivered.
@@ -84,9 +99,13 @@ class Pipeline:
         What comes from workers lies in a slot of its own; here it may have passed through code of
         the user's, which may have kept it.
         """
-        away = self._setup.options.num_workers > 0 and workers.supported()
-        is_shipped = self.plan.local_from is None and not isinstance(self.plan.root, Upstream)
-        return self.plan.is_fresh or (away and is_shipped)
+        return self.plan.is_fresh or (self._is_away and self.plan.local_from is None)
+
+    @property
+    def _is_away(self) -> bool:
+        """Whether worker processes do the work, but for what has to be done here."""
+        asked = self._setup.options.num_workers > 0 and workers.supported()
+        return asked and not isinstance(self.plan.root, Upstream)
 
     def batch_rows(self) -> tuple[tuple[int, ...], int | None] | None:
         """Returns rows of a full batch and of the last one here; see `Layout.batch_rows`."""
@@ -253,7 +272,7 @@ class Pipeline:
 
     def _ahead(self) -> int:
         """Returns for how many units records are read ahead in this process, if the user asks."""
-        reading = getattr(self.plan.root, "read_options", options.ReadOptions())
+        reading = getattr(self._root, "read_options", options.ReadOptions())
         if self._setup.options.num_workers or not reading.num_threads:
             return 0
         if reading.prefetch_buffer_size is None:

@@ -113,6 +113,10 @@ class Positioned(
         """Returns what is known of the last element and of those to come; see `Layout.outlook`."""
         return self._pipeline.outlook()
 
+    def _draws(self) -> str:
+        """Returns what may draw in this process; see `Lent.draws`."""
+        return self._pipeline.draws()
+
     def _is_fresh(self) -> bool:
         """Whether nobody but who calls `_next` has a hold on the memory of what it returns."""
         return self._pipeline.is_fresh
@@ -129,6 +133,7 @@ class _Loan:
     has_state = True
 
     def __init__(self, iterator: Positioned[Any, Any]) -> None:
+        self.draws = iterator._draws()
         self.is_fresh = iterator._is_fresh()
         self.next = iterator._next
         self.state = iterator._state

@@ -14,7 +14,7 @@ from grain_jax._execution.items import Item
 from grain_jax._execution.layout import Layout
 from grain_jax._execution.pipeline import Pipeline
 from grain_jax._execution.positioned import Positioned
-from grain_jax._execution.serial import Serial
+from grain_jax._execution.serial import Own, Serial
 from grain_jax._product import grain_states
 from grain_jax._values import errors, randomness, records
 
@@ -122,6 +122,10 @@ class DataLoaderIterator(Positioned[Any, bytes]):
         self._pipeline.go_to(layout.first(), layout)
         if self._serial is not None:
             self._serial.begin(layout)
+
+    def _draws(self) -> str:
+        own = (stage.title for stage in self._about.stages if isinstance(stage, Own))
+        return super()._draws() or next(own, "")
 
     def _batch_rows(self) -> tuple[tuple[int, ...], int | None] | None:
         return None if self._serial else super()._batch_rows()

@@ -45,23 +45,23 @@ def read(guard: Guard, one: Callable[[int], Any], *positions: int, seed: int = 0
 @pytest.mark.parametrize("name", DRAWS)
 def test_draws_depend_on_seed_and_position_alone(name: str) -> None:
     draw = DRAWS[name]
-    whole = read(Guard(True), lambda row: draw(), *range(10))
+    whole = read(Guard(), lambda row: draw(), *range(10))
     assert len(set(whole)) == 10
-    guard = Guard(True)
+    guard = Guard()
     parts = [read(guard, lambda row: draw(), p)[0] for p in (3, 9, 3, 0)]
     assert parts == [whole[3], whole[9], whole[3], whole[0]]
-    assert not set(read(Guard(True), lambda row: draw(), *range(10), seed=1)) & set(whole)
+    assert not set(read(Guard(), lambda row: draw(), *range(10), seed=1)) & set(whole)
 
 
 @pytest.mark.parametrize("draw", [*DRAWS.values(), lambda: np.random.seed(5), random.seed])
 def test_each_way_to_draw_is_seen(draw: Callable[[], Any]) -> None:
-    guard = Guard(True)
+    guard = Guard()
     assert guard.run(list, 0) == []
     assert guard.run(draw, 0) is DREW
 
 
 def test_a_normal_number_that_waits_is_a_draw_too() -> None:
-    guard = Guard(True)
+    guard = Guard()
     guard.run(list, 0)
     with global_random.preserved():
         np.random.seed(3)
@@ -73,7 +73,7 @@ def test_a_normal_number_that_waits_is_a_draw_too() -> None:
 
 def test_what_does_not_draw_is_read_once() -> None:
     rows: list[int] = []
-    guard = Guard(True)
+    guard = Guard()
     for _ in range(3):
         assert read(guard, lambda row: rows.append(row) or row, 5, 6) == [0, 1]
     assert rows == [0, 1] * 3
@@ -82,7 +82,7 @@ def test_what_does_not_draw_is_read_once() -> None:
 
 def test_a_block_is_read_twice_once() -> None:
     rows: list[int] = []
-    guard = Guard(True)
+    guard = Guard()
     for _ in range(3):
         read(guard, lambda row: rows.append(row) or random.random(), 5, 6)
     assert rows == [0, 1] * 4
@@ -94,7 +94,7 @@ def test_records_that_draw_now_and_then() -> None:
         return random.random() if position % 3 == 0 else -position
 
     def parts(*sizes: int) -> list[float]:
-        guard, found, begin = Guard(True), [], 0
+        guard, found, begin = Guard(), [], 0
         for size in sizes:
             at = range(begin, begin + size)
             found += read(guard, lambda row, at=at: one(at[row]), *at)  # type: ignore[misc]
@@ -115,7 +115,7 @@ def test_what_is_drawn_once_and_kept_is_the_same_everywhere() -> None:
                 kept.append(np.random.permutation(100))
             return kept[0]
 
-        guard = Guard(True)
+        guard = Guard()
         found = read(guard, one, *positions)[0]
         assert not guard.draws  # and so goes on being read in threads
         return found.tolist()
@@ -134,7 +134,7 @@ def test_errors_that_draws_decide_on() -> None:
         found = []
         for position in range(20):
             try:
-                found.append(str(read(Guard(True), one, position)[0]))
+                found.append(str(read(Guard(), one, position)[0]))
             except OSError as error:
                 found.append(str(error))
         return found
@@ -156,7 +156,7 @@ def test_errors_without_draws_are_raised_at_once() -> None:
         raise LookupError("no")
 
     with pytest.raises(LookupError):
-        read(Guard(True), fails, 0)
+        read(Guard(), fails, 0)
     assert calls == 1
 
 
@@ -165,19 +165,19 @@ def test_an_interrupt_goes_through() -> None:
         random.random()
         raise KeyboardInterrupt
 
-    guard = Guard(True)
+    guard = Guard()
     guard.run(list, 0)
     with pytest.raises(KeyboardInterrupt):
         guard.run(interrupted, 0)
 
 
 def test_a_guard_travels_without_what_it_has_seen() -> None:
-    guard = Guard(True)
+    guard = Guard()
     read(guard, lambda row: random.random(), 0)
     copied = pickle.loads(pickle.dumps(guard))
     assert (guard.draws, copied.draws, copied.may_draw) == (True, False, True)
 
 
 def test_nothing_is_watched_that_cannot_draw() -> None:
-    guard = Guard(False)
+    guard = Guard(may_draw=False)
     assert guard.run(lambda: 3, 0) == 3

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import sys
+import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -188,3 +192,119 @@ def test_the_trainers_own_numbers_stay_as_they_are(kind: Any) -> None:
         found.append(own())
         next(batches)
     assert found == expected
+
+
+class Slow(grain.transforms.Map):
+    """Draws, and takes its time, so that a second thread would draw in between."""
+
+    def map(self, element: Any) -> Any:
+        first = np.random.rand()
+        time.sleep(1e-4)
+        return np.array([float(element), first, np.random.rand(), random.random()])
+
+
+def own() -> tuple[float, ...]:
+    """What a trainer draws in one step."""
+    numbers = np.random.rand(), np.random.randn(), random.random(), random.gauss(0, 1)
+    time.sleep(1e-3)
+    return numbers
+
+
+def seed_own() -> None:
+    random.seed(5)
+    np.random.seed(5)
+
+
+class Ordered:
+    """A sampler of the user's own that draws."""
+
+    def __len__(self) -> int:
+        return COUNT
+
+    def __getitem__(self, position: int) -> grain.RecordMetadata:
+        return grain.RecordMetadata(position, np.random.randint(COUNT), None)
+
+
+def over(kind: str, workers: int) -> Any:
+    """A pipeline of batches that draws in one of many places."""
+    if kind == "map":
+        return grain.load(
+            range(COUNT), num_epochs=1, transformations=[Slow()], batch_size=8, worker_count=workers
+        )
+    if kind == "sampler":
+        return grain.DataLoader(
+            data_source=range(COUNT),
+            sampler=Ordered(),
+            operations=[grain.transforms.Batch(8)],
+            worker_count=workers,
+        )
+    if kind == "dataset":
+        ds = grain.MapDataset.range(COUNT).seed(1).map(Slow()).batch(8).to_iter_dataset()
+    elif kind == "custom":
+        ds = Custom().batch(8).to_iter_dataset()
+    else:
+        ds = dataset({"source": Drawing, "batch": DrawingBatch}[kind]).to_iter_dataset().batch(8)
+    return ds.mp_prefetch(grain.MultiprocessingOptions(num_workers=workers)) if workers else ds
+
+
+PLACES = ["map", "source", "batch", "sampler", "dataset", "custom"]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", PLACES)
+@pytest.mark.parametrize("stage", ["prefetch_to_device", "device_put"])
+def test_behind_the_device_stage(kind: str, stage: str, workers: int) -> None:
+    expected = [np.asarray(batch, np.float32).tolist() for batch in over(kind, 0)]
+    assert len(expected) == COUNT // 8
+    seed_own()
+    numbers = [own() for _ in expected]
+    seed_own()
+    found, mine = [], []
+    given, device = over(kind, workers), jax.devices()[0]
+    if stage == "prefetch_to_device":
+        batches = grain.prefetch_to_device(given, device)
+    else:
+        batches = iter(grain.experimental.device_put(given, device))
+    with batches, given if isinstance(given, grain.DataLoader) else contextlib.nullcontext():
+        for batch in batches:
+            mine.append(own())
+            found.append(np.asarray(batch).tolist())
+    assert found == expected
+    assert mine == numbers
+
+
+@pytest.mark.parametrize("kind", PLACES)
+def test_the_position_behind_the_device_stage(kind: str) -> None:
+    expected = [np.asarray(batch, np.float32).tolist() for batch in over(kind, 0)]
+    with grain.prefetch_to_device(over(kind, 0), jax.devices()[0]) as batches:
+        states = [(batches.get_state(), np.asarray(batch).tolist()) for batch in batches]
+    assert [batch for _, batch in states] == expected
+    for step in (0, 7, 48):
+        with grain.prefetch_to_device(over(kind, 2), jax.devices()[0]) as again:
+            again.set_state(states[step][0])
+            assert [np.asarray(batch).tolist() for batch in again] == expected[step + 1 :]
+
+
+def test_a_pipeline_that_cannot_draw_runs_beside_the_trainer() -> None:
+    seen: set[int] = set()
+
+    class Noting(grain.transforms.Map):
+        def map(self, element: Any) -> Any:
+            return element + 1
+
+    class Source:
+        def __len__(self) -> int:
+            return 16
+
+        def __getitem__(self, index: int) -> Any:
+            seen.add(threading.get_ident())
+            return np.array([index])
+
+    loader = grain.load(Source(), num_epochs=1, transformations=[Noting()], batch_size=8)
+    with grain.prefetch_to_device(loader, jax.devices()[0]) as batches:
+        assert [np.asarray(b).ravel().tolist() for b in batches] == [
+            list(range(1, 9)),
+            list(range(9, 17)),
+        ]
+    assert seen
+    assert threading.get_ident() not in seen

@@ -153,9 +153,10 @@ def test_nodes_know_whether_reading_them_may_draw() -> None:
     below = source(1, 2)
     step = steps.step_for("map", lambda x: random.random(), number=1)
     drawing = nodes.StepNode(below, step, nodes.Draws(0, 1))
-    assert nodes.may_draw(drawing)
-    assert nodes.may_draw(nodes.IndexNode(drawing, index_maps.Shuffle(2, 1)))
-    assert not nodes.may_draw(nodes.StepNode(below, step))
+    assert nodes.drawing(drawing) == "step 1: map(<lambda>)"
+    above = nodes.IndexNode(drawing, index_maps.Shuffle(2, 1))
+    assert nodes.drawing(above) == "step 1: map(<lambda>)"
+    assert nodes.drawing(nodes.StepNode(below, step)) == ""
 
 
 def test_rows_with_draws() -> None:

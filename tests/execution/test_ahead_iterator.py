@@ -78,6 +78,8 @@ class LendingCounter(Counter):
 
         class Loan:
             has_state = True
+            draws = ""
+            is_fresh = False
 
             def next(self) -> int:
                 return super(LendingCounter, iterator).__next__()
