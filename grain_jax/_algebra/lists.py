@@ -16,8 +16,9 @@ import numpy as np
 from grain_jax._algebra import copies
 from grain_jax._algebra.columns import ArrayColumn, Column
 from grain_jax._algebra.packing import Array, Keys, Packed
+from grain_jax._algebra.stacking import Allocate
 
-__all__ = ["ListColumn"]
+__all__ = ["ListColumn", "Texts"]
 
 _DTYPES = {int: np.int64, float: np.float64, bool: np.bool_}
 _STACKED_TO = 1 << 16  # bytes; larger arrays of one shape are not worth a look-up less
@@ -56,7 +57,7 @@ def _packed(records: Sequence[Any]) -> Column:
             except OverflowError:  # beyond 64 bits
                 pass
         elif kind is str or kind is bytes:
-            return _Texts.of(records, kind)
+            return Texts.of(records, kind)
         elif kind is np.ndarray and _are_alike(records):
             return ArrayColumn(np.stack(records))
     if len(set(map(id, records))) == len(records):
@@ -97,12 +98,20 @@ class _Numbers(Column):
         return numbers
 
 
-class _Texts(Column):
-    """Text or bytes, one behind the other in one memory."""
+class Texts(Column):
+    """Text or bytes, one behind the other in one memory.
+
+    Args:
+        memory: what holds them, text as UTF-8.
+        ends: where each ends, behind where the first begins.
+        encoded: whether it is text.
+    """
+
+    gathers = True
 
     def __init__(self, memory: Any, ends: Keys, encoded: bool) -> None:
         self._memory = memoryview(memory).cast("B").toreadonly()
-        self._ends = ends  # the first is that of nothing: 0
+        self._ends = ends
         self._encoded = encoded
         self.length = len(ends) - 1
 
@@ -111,7 +120,7 @@ class _Texts(Column):
         return type(self), (memory, self._ends, self._encoded)
 
     @classmethod
-    def of(cls, records: Sequence[Any], kind: type) -> _Texts:
+    def of(cls, records: Sequence[Any], kind: type) -> Texts:
         """Writes the texts down; lone surrogates stay what they are."""
         parts = (
             [text.encode("utf-8", "surrogatepass") for text in records] if kind is str else records
@@ -127,6 +136,12 @@ class _Texts(Column):
         if self._encoded:
             return [str(memory[begin:end], "utf-8", "surrogatepass") for begin, end in spans]
         return [bytes(memory[begin:end]) for begin, end in spans]
+
+    def gather(self, keys: Keys, allocate: Allocate | None) -> Array:
+        """The texts as objects, as they stack."""
+        out = np.empty(len(keys), object)
+        out[:] = self.rows(keys)
+        return out
 
 
 class _Packed(Column):

@@ -7,6 +7,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
+from grain_jax._algebra import tables
 from grain_jax._algebra.access import Source, describe
 from grain_jax._algebra.columns import Column, Columns
 from grain_jax._algebra.containers import (
@@ -107,6 +108,10 @@ def adapt(source: Any) -> Source:
         if all(_INT64.min <= v <= _INT64.max for v in (values.start, values.stop, values.step)):
             return RangeSource(source)
         return ContainerSource(source, lambda _: Columns(ListColumn(values)))
+    if tables.is_table(source):
+        return ContainerSource(source, _table)
+    if tables.is_column(source):
+        return ContainerSource(source, _series)
     if isinstance(source, np.ndarray) or (is_array_like(source) and not is_key(source)):
         return ContainerSource(source, _array)
     if isinstance(source, dict) and not _is_numbered(source):
@@ -146,6 +151,14 @@ def _list(source: Any) -> Columns:
     return Columns(ListColumn(elements_of(source)))
 
 
+def _table(source: Any) -> Columns:
+    return Columns(tables.tree_of(source))
+
+
+def _series(source: Any) -> Columns:
+    return Columns(tables.column_of(source))
+
+
 def _array(source: Any) -> Columns:
     if isinstance(source, np.ma.MaskedArray):
         _refuse_lossy(source, "the data source")
@@ -177,6 +190,12 @@ def _is_numbered(source: dict[Any, Any]) -> bool:
 
 
 def _tree(source: Any) -> Columns:
+    if source and all(map(_is_dataset, source.values())):
+        names = ", ".join(map(repr, source))
+        raise InvalidTypeError(
+            f"{describe(source)} is no data source but several: {names}. Choose one of them: write "
+            f"source[{next(iter(source))!r}]."
+        )
     leaves, shape = flatten(source)
     ways = paths(source)
     if not leaves:
@@ -197,9 +216,28 @@ def _tree(source: Any) -> Columns:
     return Columns(tree)
 
 
+def _is_dataset(value: Any) -> bool:
+    """Whether a value has records, and is no array and no container of Python."""
+    if tables.is_table(value):
+        return True
+    reads = hasattr(value, "__getitem__") or hasattr(value, "__iter__")
+    is_array = any(hasattr(value, name) for name in ("shape", "__array__")) and hasattr(
+        value, "dtype"
+    )
+    return reads and not is_array and type(value).__module__ not in ("builtins", "collections")
+
+
 def _leaf(leaf: Any, way: str) -> Column:
+    if tables.is_column(leaf):
+        column = tables.column_of(leaf)
+        if isinstance(column, Column):
+            return column
+        raise InvalidTypeError(
+            f"{way} is a column of structs; give each of its fields as a leaf, or a table."
+        )
     shape = getattr(leaf, "shape", None)
-    if not isinstance(shape, tuple) or not shape or not hasattr(leaf, "__getitem__"):
+    array = isinstance(shape, tuple) and hasattr(leaf, "dtype") and hasattr(leaf, "__getitem__")
+    if not array or not shape:
         raise InvalidTypeError(
             f"a dict is a data source where all its leaves are arrays of equal length; {way} "
             f"is {describe(leaf)}{'' if shape is None else ' without axes'}. Convert it with "

@@ -330,10 +330,13 @@ def _structures_differ(column: list[Any], leaf: str, row: int) -> StackError:
             0,
             row,
         )
+    remedy = "Return the same keys and lengths for every record"
+    if column[0] is None or column[row] is None:
+        remedy = "Give a value instead of None (a missing value of a table is one), or filter"
     return StackError(
         f"the elements of the batch differ in structure: {_place(leaf)} is {_structure(column[0])} "
-        f"in element 0 and {_structure(column[row])} in element {row}. Return the same keys and "
-        "lengths for every record, or give Batch a batch_fn.",
+        f"in element 0 and {_structure(column[row])} in element {row}. {remedy}, or give Batch a "
+        "batch_fn.",
         leaf,
         0,
         row,

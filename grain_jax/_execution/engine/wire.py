@@ -105,8 +105,9 @@ def _sealed(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return array
 
 
-def _empty(shape: tuple[int, ...], code: Any) -> npt.NDArray[Any]:
-    return np.ndarray(shape, code)
+def _empty(shape: tuple[int, ...], code: Any, writeable: bool) -> npt.NDArray[Any]:
+    array: npt.NDArray[Any] = np.ndarray(shape, code)
+    return array if writeable else _sealed(array)
 
 
 def _copied(data: bytes, shape: tuple[int, ...], code: Any) -> npt.NDArray[Any]:
@@ -190,7 +191,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc, unused-ignore]
     def _place(self, array: npt.NDArray[Any], slot: Slot) -> Any:
         code = _code(array.dtype)
         if array.nbytes == 0:
-            return _empty, (array.shape, code)
+            return _empty, (array.shape, code, array.flags.writeable)
         offset, writeable = slot.offset_of(array), array.flags.writeable
         if offset is None:
             copy = slot.allocate(array.shape, array.dtype)
