@@ -14,6 +14,7 @@ from grain_jax._values.errors import GrainError
 __all__ = [
     "add_note",
     "described",
+    "is_installed",
     "located",
     "mark_told",
     "place",
@@ -30,7 +31,8 @@ _PACKAGES = {"site-packages", "dist-packages"}
 _NOTED = "_grain_jax_noted"
 
 
-def _is_installed(filename: str) -> bool:
+def is_installed(filename: str) -> bool:
+    """Whether a file belongs to Python or an installed package."""
     # Packages also lie where other environments, the user or the system have theirs.
     return filename.startswith(_INSTALLED) or bool(_PACKAGES.intersection(filename.split("/")))
 
@@ -72,7 +74,7 @@ def place(stack: traceback.StackSummary, *, or_package: bool = False) -> str:
     Nothing is the empty text.
     """
     frames = [frame for frame in reversed(stack) if not frame.filename.startswith(_PACKAGE)]
-    own = [frame for frame in frames if not _is_installed(frame.filename)]
+    own = [frame for frame in frames if not is_installed(frame.filename)]
     for frame in own or (frames if or_package else []):
         return f"{frame.filename}:{frame.lineno}, in {frame.name}"
     return ""

@@ -16,7 +16,15 @@ from typing import Any
 import cloudpickle
 
 from grain_jax._algebra import handles
-from grain_jax._execution.engine import arena, culprit, imports, locations, observer, wire
+from grain_jax._execution.engine import (
+    arena,
+    culprit,
+    imports,
+    locations,
+    observer,
+    registrations,
+    wire,
+)
 from grain_jax._values import faults
 from grain_jax._values.errors import InvalidTypeError
 
@@ -93,9 +101,13 @@ def pack(
         first = [*pickler.named, *pickler.code]
         _dump(pickler, program, "the pipeline")
         observed = observer.observe(pickler.named, pickler.code, first, ignored)
+        nodes = registrations.read(pickler.by_value, pickler.named)
+        for one in nodes:
+            _dump(pickler, one, f"how {one.kind.__qualname__} is registered with jax.tree_util")
+        pickler.dump(None)
         by_value = list(pickler.by_value)
         pickler.dump(by_value)
-    modules = tuple(pickler.modules)
+    modules = (*pickler.modules, *(["jax.tree_util"] if nodes else []))
     body = file.getbuffer()
     apart = pickle.dumps(observed, 5)  # for the workers alone
     more = {"token": token, "modules": modules, "locations": locations.find(), "observed": apart}
@@ -186,4 +198,5 @@ class Parcel:
     def load_program(self) -> tuple[Any, wire.Registry]:
         """Loads the program, once."""
         program = self._unpickler.load()
+        registrations.apply(iter(self._unpickler.load, None))
         return program, wire.Registry(self._token, self._unpickler.load())
