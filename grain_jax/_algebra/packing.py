@@ -14,6 +14,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from grain_jax._values.arrays import reduce_text
+
 __all__ = ["Array", "Keys", "Packed", "Pickler", "fields_of", "frozen_array", "load", "seal"]
 
 Array = np.ndarray[Any, Any]
@@ -97,6 +99,7 @@ def _reducers() -> dict[type, Callable[[Any], Any]]:
 
     found = dict(cloudpickle.Pickler.dispatch_table)
     found.pop(io.TextIOWrapper, None)  # it would be another object, with a copy of the text
+    found[np.str_] = found[np.bytes_] = reduce_text
     return found
 
 
@@ -151,7 +154,8 @@ class Pickler(pickle.Pickler):
 
     def _reduce_array(self, given: Array) -> Any:
         code: Any = given.dtype
-        if code.kind in "biufcSU" and code.metadata is None and np.dtype(code.str) == code:
+        # The text of a type that NumPy does not know itself, such as float8_e5m2, is not read back.
+        if code.kind in "biufcSU" and code.metadata is None and code.isbuiltin != 2:
             code = code.str
         if given.nbytes == 0:
             return _empty, (given.shape, code)

@@ -86,8 +86,9 @@ def prepare(
     out = owned_empty((*lead, *array.shape[len(lead) :]), dtype)
     inside: tuple[Any, ...] = (*map(slice, array.shape[: len(lead)]), ...)
     _cast_into(out[inside], array, name)
+    zero = np.zeros((), dtype)  # of float8_e8m0fnu, which has none, the smallest number
     for axis in range(len(lead)):
-        out[(slice(None),) * axis + (slice(array.shape[axis], None),)] = 0
+        out[(slice(None),) * axis + (slice(array.shape[axis], None),)] = zero
     return out
 
 
@@ -147,7 +148,18 @@ def _holds(dtype: np.dtype[Any]) -> bool:
         return False
     number = jnp.issubdtype(dtype, np.number) or jnp.issubdtype(dtype, np.bool_)
     extended_precision = dtype in (np.dtype(np.longdouble), np.dtype(np.clongdouble))
-    return bool(number) and not (extended_precision and dtype.itemsize > 8 and _is_long(dtype))
+    if not number or (extended_precision and dtype.itemsize > 8 and _is_long(dtype)):
+        return False
+    return dtype.isbuiltin != 2 or _takes(dtype)
+
+
+def _takes(dtype: np.dtype[Any]) -> bool:
+    # ml_dtypes has more of them than JAX, which calls them all numbers.
+    try:
+        jax.device_put(np.zeros(1, dtype), jax.local_devices()[0])
+    except (TypeError, ValueError, RuntimeError):
+        return False
+    return True
 
 
 def _is_long(dtype: np.dtype[Any]) -> bool:

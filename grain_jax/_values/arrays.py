@@ -1,4 +1,4 @@
-"""Arrays that say more than their values: masks and units of subclasses, typed keys of JAX."""
+"""Values that lose something where NumPy converts them: masks, units, keys of JAX, text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["is_key", "stack_keys", "what_is_lost"]
+__all__ = ["is_key", "reduce_text", "stack_keys", "what_is_lost"]
 
 
 def what_is_lost(array: np.ndarray[Any, Any]) -> str | None:
@@ -35,6 +35,11 @@ def what_is_lost(array: np.ndarray[Any, Any]) -> str | None:
             " in the unit that you want."
         )
     return None
+
+
+def reduce_text(text: Any) -> Any:
+    """How `np.str_` and `np.bytes_` are pickled with every byte: NumPy drops zeros at the end."""
+    return type(text), (text[:],)
 
 
 def is_key(value: Any) -> bool:

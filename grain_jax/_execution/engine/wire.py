@@ -23,6 +23,7 @@ import numpy.typing as npt
 from grain_jax._execution.engine import culprit
 from grain_jax._execution.engine.arena import Memory, Slot
 from grain_jax._values import faults
+from grain_jax._values.arrays import reduce_text
 
 __all__ = [
     "DONE",
@@ -176,6 +177,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc, unused-ignore]
         if kind is not types.FunctionType and not isinstance(obj, type):
             if isinstance(obj, np.ndarray) and not obj.flags.writeable:
                 return _sealed, (obj.copy(),)
+            if kind is np.str_ or kind is np.bytes_:
+                return reduce_text(obj)
             return NotImplemented  # cloudpickle's table has the reducer, if there is one
         key = id(obj)
         if _by_name.get(key) is obj:

@@ -68,6 +68,7 @@ ARRAYS = {
     "duration": np.array([1, 2], "m8[s]"),
     "bfloat16": np.arange(6).astype(ml_dtypes.bfloat16),
     "float8": np.arange(6).astype(ml_dtypes.float8_e4m3fn),
+    "float8_e5m2": np.arange(6).astype(ml_dtypes.float8_e5m2),
     "int4": np.arange(6).astype(ml_dtypes.int4),
     "structured": np.zeros(3, STRUCTURED),
     "metadata": np.zeros(2, np.dtype("i4", metadata={"unit": "m"})),
@@ -82,6 +83,14 @@ def test_arrays(file: arena.Arena, name: str) -> None:
     same(back, array)
     assert back.flags.f_contiguous == array.flags.f_contiguous or name in ("strided", "broadcast")
     assert back.dtype.metadata == array.dtype.metadata
+
+
+def test_text_of_numpy_keeps_zeros_at_the_end(file: arena.Arena) -> None:
+    given = [np.str_("a\0"), np.bytes_(b"b\0\0"), np.str_(""), np.bytes_(b"\0")]
+    back = there_and_back(file, *given)
+    assert list(map(type, back)) == list(map(type, given))
+    assert back == given
+    assert list(map(len, back)) == [2, 3, 0, 1]
 
 
 @settings(max_examples=60, deadline=None)
