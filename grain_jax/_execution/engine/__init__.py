@@ -20,6 +20,7 @@ starts the next: trainer, zygote (one per trainer), helper (one per pool), worke
     orphans.py   workers whose helper is gone, until they are gone, too
     surroundings.py  what a worker takes over: directory, environment, and a list of settings
     log.py       log records of workers, for the trainer's handlers
+    title.py     what a process is called in a list of processes
     table.py     what each worker is doing, readable after its death
     arena.py     memory files, slots in them, arrays on slots, `is_slot_memory`
     wire.py      tasks and outputs as bytes: arrays by offset, the script's classes by name

@@ -28,7 +28,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from grain_jax._execution.engine import channel, imports, locations, log, surroundings
+from grain_jax._execution.engine import channel, imports, locations, log, surroundings, title
 
 __all__ = ["PARCEL_HEAD", "command", "main", "read_settings"]
 
@@ -74,6 +74,8 @@ def main(role: str, parent: str, arguments: str) -> None:
     """Is a process of the engine: a zygote, a helper of its own, or a fresh worker."""
     _ignore_signals()
     numbers = [int(text) for text in arguments.split(",")]
+    if role != "worker":  # it knows its own
+        title.write(f"grain_jax {role}")
     try:
         if role == "zygote":
             _zygote(int(parent), channel.adopt(numbers[0]))
@@ -132,6 +134,7 @@ def _run_forked(body: Callable[[], None]) -> None:
 
 def _forked_helper(zygote: int, mode: str, first_row: int, descriptors: list[int]) -> None:
     _die_with_parent(zygote)
+    title.write("grain_jax helper")
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     _Helper(zygote, mode, first_row, descriptors).serve()
 

@@ -17,7 +17,16 @@ from typing import Any
 
 import numpy as np
 
-from grain_jax._execution.engine import channel, drift, faults, log, parcel, surroundings, wire
+from grain_jax._execution.engine import (
+    channel,
+    drift,
+    faults,
+    log,
+    parcel,
+    surroundings,
+    title,
+    wire,
+)
 from grain_jax._execution.engine.arena import Arena, Memory, Slot
 from grain_jax._execution.engine.table import Table
 from grain_jax._values import faults as values_faults
@@ -238,6 +247,7 @@ def work(
     table.enter(row, os.getpid())
     _flush_lines()
     name = f"grain_jax worker {number + 1} of {settings['workers']}"
+    title.write(name)
     lines = log.writer(log_descriptor, settings, name, functools.partial(table.leave_out, row))
     lines.install()
     worker = _Worker(row, arena, table, tasks, results, lines)

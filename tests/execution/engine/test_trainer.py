@@ -303,3 +303,26 @@ def test_an_exit_with_work_under_way_is_clean(tmp_path: Path) -> None:
     out, err = trainer.communicate(timeout=20)
     assert (trainer.returncode, out, err) == (0, "", "")
     assert not wait_for_end(others, 1)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+@pytest.mark.parametrize("mode", MODES)
+def test_processes_have_names_that_a_person_understands(mode: str, tmp_path: Path) -> None:
+    body = """
+    pool = Pool(Call(), workers=2, mode=MODE)
+    found = set()
+    def look():
+        names = []
+        for pid in (os.getpid(), os.getppid()):
+            with open(f"/proc/{pid}/cmdline") as file:
+                names.append(file.read())
+        time.sleep(0.05)
+        return [*names, dict(os.environ) != {}, sys.executable, sys.argv]
+    while len(found) < 2:
+        name, above, *rest = ask(pool, look)
+        found.add((name, above))
+        assert rest == [True, sys.executable, sys.argv], rest
+    print(sorted(found))
+    """
+    seen = [(f"grain_jax worker {n} of 2\0", "grain_jax helper\0") for n in (1, 2)]
+    assert output(tmp_path, mode, body) == f"{seen}\n"
