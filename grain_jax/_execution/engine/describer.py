@@ -16,6 +16,8 @@ import enum
 import fractions
 import functools
 import hashlib
+import itertools
+import marshal
 import pathlib
 import re
 import types
@@ -31,12 +33,16 @@ from grain_jax._execution.engine.likeness import WIDTH, Description, cut
 
 __all__ = ["Describer", "code_digest"]
 
-_MOST_PARTS = 10_000  # of one value; what lies beyond is not looked at
+_MOST_PARTS = 2_000  # of one value; what lies beyond is not looked at
+_MOST_FLAT = 100_000  # of one container of numbers and text, which are quicker to look at
+_MOST_TEXT = 1 << 22  # characters of such a container
 _MOST_SENT = 200  # of one value; more are sent as one digest
 _MOST_BYTES = 1 << 20  # of one array; of a larger one, as many are looked at
 _DEEPEST = 20
 
 _SCALARS = frozenset({type(None), bool, int, float, complex, str, bytes, bytearray, type(...)})
+_FLAT = frozenset({type(None), bool, int, float, complex, str, bytes})
+_TEXT = frozenset({str, bytes})
 _BY_TEXT = (
     pathlib.PurePath,
     datetime.date,
@@ -109,6 +115,9 @@ class Describer:
             self._open.discard(id(value))
 
     def _describe_parts(self, value: Any, kind: type, name: str) -> Description:
+        flat = _flat(value)
+        if flat is not None:
+            return Description("large", name, f"{name} of {len(value)}", _hash(flat))
         if reach.is_a(value, (dict, types.MappingProxyType)):
             items = dict.items(value) if reach.is_a(value, dict) else value.items()
             parts = ((f"[{self._key(key)}]", part) for key, part in _copied(items))
@@ -119,6 +128,9 @@ class Describer:
                 return Description("list", name, parts=self._each(parts))
         for base in _SETS:
             if reach.is_a(value, base):
+                count = base.__len__(value)
+                if count > self._left:  # which come first is not the same everywhere
+                    return Description("large", name, f"{name} of {count}", str(count))
                 found = self._each(("", part) for part in _copied(base.__iter__(value)))
                 ordered = sorted(
                     found, key=lambda pair: (pair[1].type, pair[1].text, pair[1].digest)
@@ -220,8 +232,7 @@ def _copied(parts: Iterable[Any]) -> list[Any]:
 
 
 def _first(parts: Iterable[Any], count: int) -> Iterator[Any]:
-    for _, part in zip(range(count), parts, strict=False):
-        yield part
+    return itertools.islice(parts, count)
 
 
 def _is_cache(value: Any) -> bool:
@@ -251,6 +262,30 @@ def _single(value: Any, kind: type, name: str) -> Description | None:
         text = repr(value)
         return Description("value", name, cut(text), _hash(text) if len(text) > WIDTH else text)
     return None
+
+
+def _flat(value: Any) -> bytes | None:
+    """Returns a long container of numbers and text as bytes, equal where they are; else None."""
+    kind = type(value)
+    if kind not in (list, tuple, set, frozenset, dict) or len(value) <= _MOST_SENT:
+        return None
+    if kind in (set, frozenset) and len(value) > _MOST_FLAT:
+        return None
+    keys = list(_first(value, _MOST_FLAT))
+    parts = [keys, list(_first(value.values(), _MOST_FLAT))] if kind is dict else [keys]
+    length = 0
+    for part in parts:
+        kinds = set(map(type, part))
+        if not kinds <= _FLAT:
+            return None
+        if kinds & _TEXT:
+            texts = part if kinds <= _TEXT else [one for one in part if type(one) in _TEXT]
+            length += sum(map(len, texts))
+    if length > _MOST_TEXT:
+        return None
+    # Version 2 does not tell which texts are the same object; sets are written in a fixed order.
+    whole = value if kind in (set, frozenset) else parts
+    return marshal.dumps((len(value), whole), 2)
 
 
 def _array(value: Any, name: str) -> Description:

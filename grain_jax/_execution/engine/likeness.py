@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from typing import NamedTuple
 
 __all__ = ["WIDTH", "Description", "cut", "difference"]
 
@@ -10,8 +10,7 @@ WIDTH = 80
 _MISSING = "missing"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Description:
+class Description(NamedTuple):
     """What is compared of a value.
 
     Attributes:

@@ -118,7 +118,9 @@ class _Observer:
             if found.kind == reach.FUNCTION:
                 self._functions[id(found.value)] = found.value
                 if _is_importable(found.value):
-                    self._note(found.module, *found.name.split("."), value=found.value)
+                    function = found.value  # a wrapper has the name of what it wraps
+                    path = function.__module__, *function.__qualname__.split(".")
+                    self._note(*path, value=function)
             elif found.kind == reach.VARIABLE:
                 self._note(found.module, found.name, value=found.value)
             elif found.owner is not None and _is_importable(found.owner):

@@ -146,6 +146,10 @@ DIFFERENT = {
     "method": (Config(1).__repr__, Config(2).__repr__),
     "cache": (functools.cache(plus_one), functools.cache(plus_two)),
     "many": (list(range(5_000)), [*range(4_999), 0]),
+    "many words": ([f"w{n}" for n in range(5_000)], [f"w{n}" for n in range(4_999)] + ["x"]),
+    "many in a set": ({*range(5_000)}, {*range(1, 5_001)}),
+    "many in a dict": (dict.fromkeys(range(500), "a"), dict.fromkeys(range(499), "a") | {499: "b"}),
+    "many lists": ([[n] for n in range(900)], [[n] for n in range(899)] + [[0]]),
     "replaced by an object": (Config(1), plus_one),
 }
 
@@ -248,7 +252,9 @@ def test_sets_have_no_order() -> None:
         "import hashlib, pickle\n"
         'f = eval(\'lambda x: x in {"a", "b", "c", "d", (1, "e")}\')\n'
         "f.__globals__['__name__'] = 'mine'\n"
-        "print(repr(described({*'abcdefgh'})), repr(described(f)))"
+        "print(repr(described({*'abcdefgh'})), repr(described(f)))\n"
+        "print(repr(described({str(n) for n in range(5000)})))\n"
+        "print(repr(described({(str(n),) for n in range(5000)})))"
     )
     outputs = {
         subprocess.run(
