@@ -87,6 +87,21 @@ class Source:
         names = ("__len__", "__getitem__", "__getitems__", "__getbatch__")
         return [getattr(self.given, name) for name in names if hasattr(type(self.given), name)]
 
+    @property
+    def closes(self) -> bool:
+        """Whether the user's object says how it is closed."""
+        kind = type(self.given)
+        return type(self) is Source and (hasattr(kind, "close") or hasattr(kind, "__exit__"))
+
+    def close(self) -> None:
+        """Closes the user's object, if it says how."""
+        if not self.closes:
+            return
+        if hasattr(type(self.given), "close"):
+            self.given.close()
+        else:
+            self.given.__exit__(None, None, None)
+
     def check(self, keys: Keys) -> None:
         """Refuses keys that are no keys of the source.
 

@@ -34,6 +34,7 @@ __all__ = [
     "is_plain",
     "read_batch",
     "reads_at_once",
+    "source_of",
     "stacks",
     "stacks_by_user",
 ]
@@ -92,11 +93,17 @@ def is_fresh(node: Node) -> bool:
     return isinstance(node, BatchNode) and node.step.function is None
 
 
-def reads_at_once(node: Node | None) -> bool:
-    """Whether the source at the end answers for many records in one call."""
+def source_of(node: Node | None) -> access.Source | None:
+    """Returns the source at the end; None where a user's own dataset is there."""
     while node is not None and not isinstance(node, SourceNode):
         node = getattr(node, "parent", None)
-    return node is not None and node.source.get_many is not None
+    return None if node is None else node.source
+
+
+def reads_at_once(node: Node | None) -> bool:
+    """Whether the source at the end answers for many records in one call."""
+    source = source_of(node)
+    return source is not None and source.get_many is not None
 
 
 def read_batch(

@@ -77,6 +77,13 @@ class Root(Protocol):
     def key(self, payload: Any, position: int) -> int | None:
         """Returns the key of the record at a position that `payload` is for, if it has one."""
 
+    @property
+    def closes(self) -> bool:
+        """Whether the source says how it is closed."""
+
+    def close_source(self) -> None:
+        """Closes the source, which in a worker is a copy of the user's."""
+
     def close(self) -> None:
         """Gives back threads and files that reading took."""
 

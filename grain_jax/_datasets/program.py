@@ -102,6 +102,17 @@ class Program:
         if not isinstance(self._root, Upstream):
             self._root.close()
 
+    @property
+    def closes(self) -> bool:
+        """Whether a worker that ends has to call `finish`."""
+        return not isinstance(self._root, Upstream) and self._root.closes
+
+    def finish(self) -> None:
+        """Closes what a worker has of the source, at its end."""
+        if not isinstance(self._root, Upstream):
+            self._root.close()
+            self._root.close_source()
+
     def read(self, kind: int, payload: Any) -> Read | None:
         """Reads what `run` is going to need, ahead of time; None where each unit is read alone.
 

@@ -128,6 +128,18 @@ class NodeRoot:
         block = Block([], positions.tolist(), ordinal=payload.ordinal, describe=self.describe)
         return found, block
 
+    @property
+    def closes(self) -> bool:
+        """Whether the source says how it is closed."""
+        source = nodes.source_of(self._node)
+        return source is not None and source.closes
+
+    def close_source(self) -> None:
+        """Closes the source, which in a worker is a copy of the user's."""
+        source = nodes.source_of(self._node)
+        if source is not None:
+            source.close()
+
     def close(self) -> None:
         """Stops the threads that read."""
         readers, self._readers = self._readers, {}

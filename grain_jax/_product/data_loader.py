@@ -109,7 +109,7 @@ class DataLoader(closing.Closing):
                 "grain_jax.ReadOptions(num_threads=...)."
             )
         self._sampler = sampler
-        source = sources.adapt(data_source)
+        self._source = source = sources.adapt(data_source)
         sources.check_not_empty(source)
         _check_sampler(sampler, source)
         self._layout = _layout(sampler, shard_options, lanes or 1)
@@ -158,11 +158,18 @@ class DataLoader(closing.Closing):
         return map(self._iterate, layouts)
 
     def close(self) -> None:
-        """Ends all iterators of this loader, with their workers; idempotent."""
-        self._closed = True
+        """Ends all iterators of this loader, with their workers, and closes the source; idempotent.
+
+        The source's `close()` is called or, where it has none, its `__exit__`. The end of an
+        iterator closes only the copies that its workers had. Where several loaders share a source,
+        close it yourself, after all of them have ended.
+        """
+        first, self._closed = not self._closed, True
         for iterator in list(self._iterators):
             iterator.close()
         self._keeper.close()
+        if first:
+            self._source.close()
 
     def _segments(self) -> list[Segment]:
         """Returns the segments that count elements; none where an operation makes it unknown."""
@@ -264,7 +271,7 @@ def load(
         adapted.length, shuffle=shuffle, num_epochs=num_epochs, seed=seed
     )
     return DataLoader(
-        data_source=source,
+        data_source=adapted,
         sampler=sampler,
         operations=todo,
         worker_count=worker_count,

@@ -5,10 +5,14 @@ from __future__ import annotations
 import array
 import contextlib
 import os
+import signal
 import socket
 from collections.abc import Sequence
 
-__all__ = ["LIMIT", "adopt", "pair", "receive", "receive_descriptors", "send_descriptors"]
+__all__ = ["END", "LIMIT", "adopt", "pair", "receive", "receive_descriptors", "send_descriptors"]
+
+# What a helper sends to a worker that has something to close, and only then.
+END = getattr(signal, "SIGUSR2", signal.SIGTERM)
 
 # The largest message anyone sends. The default limit of a datagram is 2 KiB on macOS; the buffer
 # size asked for in `pair` raises it.

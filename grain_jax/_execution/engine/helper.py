@@ -32,6 +32,7 @@ from grain_jax._execution.engine import channel, imports, locations, log, surrou
 
 __all__ = ["PARCEL_HEAD", "command", "main", "read_settings"]
 
+_FAREWELL = 1.0  # seconds that workers have to close what they have opened
 _LOOK = 0.5  # seconds between two looks at the parent
 _PR_SET_PDEATHSIG = 1
 # What every worker needs, numpy and cloudpickle with it, ready in the zygote for each fork.
@@ -269,10 +270,21 @@ class _Helper:
                 self.say("died", number, pid, os.waitstatus_to_exitcode(status))
 
     def _end_workers(self) -> None:
+        if self.settings["closes"]:
+            self._let_close()
         for pid in self.workers:
             os.kill(pid, signal.SIGKILL)
         for pid in self.workers:
             os.waitpid(pid, 0)
+
+    def _let_close(self) -> None:
+        for pid in self.workers:
+            os.kill(pid, channel.END)
+        deadline = time.monotonic() + _FAREWELL
+        while self.workers and time.monotonic() < deadline:
+            pid, _ = os.waitpid(-1, os.WNOHANG)
+            if self.workers.pop(pid, None) is None:
+                time.sleep(0.002)
 
 
 def _fresh_worker(helper: int, number: int, row: int, *descriptors: int) -> None:

@@ -276,13 +276,14 @@ def default_mode() -> str:
 
 
 def settings(
-    arena: Arena, workers: int, rows: int, stall_timeout: float | None
+    arena: Arena, workers: int, rows: int, stall_timeout: float | None, closes: bool
 ) -> dict[str, object]:
     """Returns what a helper and its workers have to know before they load anything."""
     return {
         "workers": workers,
         "rows": rows,
         "stall_timeout": stall_timeout,
+        "closes": closes,
         "stride": arena.stride,
         "slots": arena.slots,
         "on_disk": arena.on_disk,

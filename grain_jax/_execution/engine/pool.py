@@ -42,7 +42,8 @@ class Program(Protocol):
     """What workers run: picklable by cloudpickle, loaded once, then called for every task.
 
     It may have a method `before(kind, payload, outputs, info, row, error)`, which returns what is
-    left of outputs and info if output number `row` cannot be sent, or raises the error.
+    left of outputs and info if output number `row` cannot be sent, or raises the error. If it has
+    a true attribute `closes`, workers call its `finish()` as they end, unless they are killed.
     """
 
     def run(
@@ -120,7 +121,9 @@ class Pool:
             self._parcel, registry, self._modules = parcel.pack(
                 program,
                 init,
-                launch.settings(self._arena, workers, rows, stall_timeout),
+                launch.settings(
+                    self._arena, workers, rows, stall_timeout, getattr(program, "closes", False)
+                ),
                 f"{self._owner}-{next(_numbers)}",
                 ignored,
             )

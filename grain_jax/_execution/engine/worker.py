@@ -13,7 +13,7 @@ import time
 import traceback
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -49,6 +49,7 @@ class _Worker:
         self.lines = lines
         self.program: Any = None
         self.registry: wire.Registry | None = None
+        self._idle = self._ending = False
         self.watch: drift.Watch | None = None  # where there is more to compare
         self._kept: dict[int, list[weakref.ref[Any]]] = {}
 
@@ -57,9 +58,13 @@ class _Worker:
         progress.listen(functools.partial(self.table.note_step, self.row))
         while True:
             self.table.receiving(self.row)
+            self._idle = True
+            if self._ending:
+                self.leave()
             message = channel.receive(self.tasks)
+            self._idle = False
             if not message:
-                return
+                self.leave()
             generation, attempt, index, length = wire.TASK.unpack_from(message)
             self.table.running(self.row, attempt)
             if generation != self.table.generation:
@@ -70,6 +75,21 @@ class _Worker:
             else:
                 body = memoryview(message)[wire.TASK.size :]
             self.attempt(attempt, Slot(self.arena, index, length), body)
+
+    def end(self, *_: object) -> None:
+        """Ends this process, a task under way first: what a signal from the helper calls."""
+        self._ending = True
+        if self._idle:
+            self.leave()
+
+    def leave(self) -> NoReturn:
+        """Closes what the program has to close, and ends this process."""
+        if getattr(self.program, "closes", False):
+            try:
+                self.program.finish()
+            except BaseException:
+                traceback.print_exc()
+        os._exit(0)
 
     def attempt(self, attempt: int, slot: Slot, body: Any) -> None:
         """Runs one task and reports, whatever its code raises."""
@@ -160,7 +180,7 @@ class _Worker:
         try:
             self.results.send(head + error)
         except OSError:
-            os._exit(0)  # nobody listens any more
+            self.leave()  # nobody listens any more
 
 
 def _watch(cells: Table, row: int, pause: float, thread: int) -> None:
@@ -270,4 +290,6 @@ def work(
         worker.report(0, wire.LOST_START, 0, 0, 0, data)
         signal.pause()  # the trainer has the reason and ends this pool
         return
+    if settings["closes"]:
+        signal.signal(channel.END, worker.end)
     worker.loop()
