@@ -137,20 +137,21 @@ def _stack_dicts(column: list[dict[Any, Any]], leaf: str, allocate: Allocate | N
 
 
 def _stack_scalars(column: list[Any], leaf: str, allocate: Allocate | None) -> Any:
-    first, count = type(column[0]), len(column)
-    if list(map(type, column)).count(first) == count:
+    types = list(map(type, column))
+    first, count = types[0], len(column)
+    if types.count(first) == count:
         try:
             result = np.fromiter(column, _NUMBERS[first], count)
         except OverflowError:
             return _stack_any(column, leaf, allocate)
     else:
-        types = set(map(type, column))
-        if not types <= _NUMBERS.keys():
+        found = set(types)
+        if not found <= _NUMBERS.keys():
             return _stack_any(column, leaf, allocate)
         result = np.array(column)
         # Integers must not become floats unseen.
         if result.dtype.kind not in "biu" and not (
-            result.dtype.kind in "fc" and types.isdisjoint(_WHOLE)
+            result.dtype.kind in "fc" and found.isdisjoint(_WHOLE)
         ):
             return _stack_any(column, leaf, allocate)
     if allocate is None:

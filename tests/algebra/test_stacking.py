@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -90,6 +90,7 @@ numbers = (
 )
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # on a machine that others use, too
 @given(st.lists(numbers, min_size=1, max_size=6))
 def test_numbers_of_all_kinds(column: list[Any]) -> None:
     try:
