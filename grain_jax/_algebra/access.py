@@ -79,10 +79,10 @@ class Source:
     def may_draw(self) -> bool:
         """Whether reading may draw, as far as its code says; where not, it is not watched."""
         if not self.in_memory and not self.guard.draws:
-            self.guard.may_draw = not quiet.is_quiet(self._code())
+            self.guard.may_draw = not quiet.is_quiet(self.code())
         return self.guard.may_draw
 
-    def _code(self) -> list[Any]:
+    def code(self) -> list[Any]:
         """The functions that read."""
         names = ("__len__", "__getitem__", "__getitems__", "__getbatch__")
         return [getattr(self.given, name) for name in names if hasattr(type(self.given), name)]

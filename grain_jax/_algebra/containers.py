@@ -44,7 +44,7 @@ class ContainerSource(Source):
         # A lazy array may be of a class of the user's.
         self.guard = Guard(SOURCE, not self.in_memory)
 
-    def _code(self) -> list[Any]:
+    def code(self) -> list[Any]:
         return [self._get]
 
     def __reduce__(self) -> tuple[Any, ...]:

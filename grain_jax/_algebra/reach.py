@@ -253,7 +253,7 @@ class _Walk:
                 self._ready.extend(self._waiting.pop(name, ()))
 
     def _add_parts(self, found: Found, parts: Iterable[Any], depth: int) -> None:
-        for part in itertools.islice(list(parts), _MOST_PARTS):
+        for part in list(itertools.islice(parts, _MOST_PARTS)):
             if type(part) not in _ATOMS:
                 self._add(Found(PART, found.path, part), depth)
 

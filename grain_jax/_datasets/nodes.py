@@ -28,7 +28,6 @@ __all__ = [
     "Node",
     "SourceNode",
     "StepNode",
-    "drawing",
     "element",
     "is_fresh",
     "is_plain",
@@ -56,20 +55,6 @@ def is_plain(node: Node) -> bool:
     while isinstance(node, (IndexNode, StepNode)):
         node = node.parent
     return isinstance(node, SourceNode)
-
-
-def drawing(node: Node) -> str:
-    """Returns what may use the process-wide generators as a node is read; empty if nothing."""
-    below: Node | None = node
-    while below is not None:
-        if isinstance(below, (StepNode, BatchNode, FlatMapNode)) and below.draws is not None:
-            return below.step.title
-        if isinstance(below, CustomNode):
-            return f"{type(below.dataset).__name__}.__getitem__"
-        if isinstance(below, SourceNode) and below.source.may_draw():
-            return f"the source {access.describe(below.source.given)}"
-        below = getattr(below, "parent", None)
-    return ""
 
 
 def stacks(node: Node) -> bool:

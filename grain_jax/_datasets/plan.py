@@ -9,7 +9,7 @@ somebody count before the work can go on. Its units are groups of outputs of the
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from grain_jax._algebra import global_random, stacking, steps
@@ -49,6 +49,9 @@ class Root(Protocol):
     @property
     def draws(self) -> str:
         """What may draw from the process-wide generators as elements are read; empty if nothing."""
+
+    def functions(self) -> list[Callable[..., Any]]:
+        """Returns the functions of the user's that read."""
 
     @property
     def asks(self) -> str:

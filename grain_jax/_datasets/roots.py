@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from grain_jax._algebra import access, index_maps, reading, seeded, stacking
 from grain_jax._algebra.blocks import Block
-from grain_jax._datasets import nodes
+from grain_jax._datasets import chain, nodes
 from grain_jax._datasets.schedule import Span
 from grain_jax._values import faults, options
 
@@ -86,7 +86,11 @@ class NodeRoot:
     @property
     def draws(self) -> str:
         """What may draw from the process-wide generators as elements are read; empty if nothing."""
-        return nodes.drawing(self._node)
+        return chain.drawing(self._node)
+
+    def functions(self) -> list[Callable[..., Any]]:
+        """Returns the functions of the user's that read."""
+        return list(chain.functions(self._node))
 
     @property
     def asks(self) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from grain_jax._datasets import iterators
 from grain_jax._datasets.plan import Plan, Segment, Upstream
 from grain_jax._datasets.program import Program, Skip, SparseError
-from grain_jax._execution import inline, skips, snapshots, workers
+from grain_jax._execution import generators, inline, skips, snapshots, workers
 from grain_jax._execution.feeds import Groups, Head
 from grain_jax._execution.items import END, Cursor, Feed, Item, Pull
 from grain_jax._execution.layout import Layout, Position
@@ -259,6 +259,8 @@ class Pipeline:
     def _build(self) -> Pull:
         """Makes the executors once, and the stream wherever the position says."""
         if self._executors is None:
+            ignored = self._setup.options.ignore_globals
+            generators.check(self._root, self._dense, self._is_away, ignored)
             here: inline.Executor = inline.Inline(self._program, self._ahead())
             away = workers.executor(self._program, self._setup) if self._is_remote() else here
             with self._lock:

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 
 import grain_jax as grain
+from tests.cases import scripts
 
 pytestmark = [
     pytest.mark.usefixtures("no_process_left"),
@@ -308,3 +310,62 @@ def test_a_pipeline_that_cannot_draw_runs_beside_the_trainer() -> None:
         ]
     assert seen
     assert threading.get_ident() not in seen
+
+
+NOISE = """
+    import sys
+    import warnings
+    import numpy as np
+    import grain_jax as grain
+    {before}
+    class Noise(grain.transforms.Map):
+        def __init__(self):
+            self.own = np.random.default_rng(0)
+        def map(self, element):
+            return element + {draw}
+
+    if __name__ == "__main__":
+        for workers in (0, 2):
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                loader = grain.load(
+                    range(8), num_epochs=1, transformations=[Noise()], worker_count=workers
+                )
+                try:
+                    with loader:
+                        print(workers, len(list(loader)))
+                except ValueError as error:
+                    print(workers, type(error).__name__, str(error).splitlines()[0])
+                for warning in caught:
+                    print(workers, "warning", str(warning.message).splitlines()[0])
+"""
+
+
+@pytest.mark.parametrize("mode", ["fork_imported", "fork_first", "fresh"])
+@pytest.mark.parametrize(
+    ("before", "draw", "name"),
+    [
+        ("rng = np.random.default_rng()", "rng.normal()", "__main__.rng"),
+        ("rng = np.random.default_rng(0)", "rng.normal()", "__main__.rng"),
+        ("from noise import rng", "rng.normal()", "__main__.rng"),
+        ("import noise", "noise.rng.normal()", "noise.rng"),
+        ("import noise", "noise.draw()", "noise.rng"),
+        ("", "self.own.normal()", "Noise.own"),
+    ],
+)
+def test_generators_with_a_state_of_their_own(
+    before: str, draw: str, name: str, mode: str, tmp_path: Path
+) -> None:
+    module = (
+        "import numpy\nrng = numpy.random.default_rng(0)\ndef draw():\n    return rng.normal()\n"
+    )
+    (tmp_path / "noise.py").write_text(module)
+    text = NOISE.format(before=before, draw=draw)
+    done = scripts.run(tmp_path, text, GRAIN_JAX_ENGINE_MODE=mode)
+    assert (done.returncode, done.stderr) == (0, "")
+    count, warning, error = done.stdout.splitlines()
+    assert count == "0 8"
+    assert warning.startswith(f"0 warning {name} is a Generator with a state of its own")
+    assert "RandomMap" in warning
+    assert error.startswith(f"2 InvalidValueError {name} is a Generator with a state of its own")
+    assert "RandomMap" in error

@@ -1,0 +1,157 @@
+"""Random generators with a state of their own that the pipeline's code draws from.
+
+Each worker process would begin with a copy of such a generator, and go on with it: numbers repeat
+between workers, and depend on how many there are. In one process they depend on what was read
+before, so that a restored stream has others.
+"""
+
+from __future__ import annotations
+
+import dis
+import random
+import sys
+import types
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from grain_jax._algebra import reach
+from grain_jax._datasets.plan import Root, Segment, Upstream
+from grain_jax._values import errors
+
+__all__ = ["check"]
+
+_KINDS = (
+    random.Random,
+    np.random.Generator,
+    np.random.RandomState,
+    np.random.BitGenerator,
+)
+
+_MAKERS = frozenset(
+    """
+    Random SystemRandom default_rng Generator RandomState MT19937 PCG64 PCG64DXSM Philox SFC64
+    """.split()  # noqa: SIM905
+)
+
+_MOST_TOLD = 5
+
+_REMEDY = """Draw from the generator that a RandomMap gets, which depends on the seed and the \
+record's position alone:
+
+    class Augment(grain_jax.transforms.RandomMap):
+        def random_map(self, element, rng):
+            return element + rng.normal()
+
+A source returns records as they are, and a RandomMap behind it draws."""
+
+
+def check(
+    root: Root | Upstream, segments: Sequence[Segment], is_away: bool, ignored: Sequence[str]
+) -> None:
+    """Looks for generators that a pipeline's functions hold.
+
+    Args:
+      root: what it reads.
+      segments: what it does.
+      is_away: whether worker processes do that, but for segments that are local.
+      ignored: names of generators, or of their modules or classes, that are left alone.
+
+    Raises:
+      InvalidValueError: naming them, if worker processes would have copies. A warning names those
+        that are in this process only.
+    """
+    away: list[Callable[..., Any]] = []
+    here: list[Callable[..., Any]] = []
+    for segment in segments:
+        held = away if is_away and not segment.local else here
+        held += [step.function for step in segment.steps if step.function is not None]
+    if not isinstance(root, Upstream):
+        (away if is_away else here).extend(root.functions())
+    if names := _names(away, ignored):
+        raise errors.InvalidValueError(
+            f"{_told(names)}. Each worker process would begin with a copy, so that numbers repeat "
+            f"and depend on how many workers there are. {_REMEDY} {_ignoring(names)}"
+        )
+    if names := _names(here, ignored):
+        warnings.warn(
+            f"{_told(names)}. Its numbers depend on what was read before, and are others after a "
+            f"restore; with worker processes this is an error. {_REMEDY} {_ignoring(names)}",
+            stacklevel=2,
+        )
+
+
+def _ignoring(names: dict[str, str]) -> str:
+    return (
+        "Where it is set anew for each record, or nothing is drawn from it, write "
+        f"ignore_globals={tuple(names)!r}."
+    )
+
+
+def _told(names: dict[str, str]) -> str:
+    texts = [f"{name} is a {kind}" for name, kind in list(names.items())[:_MOST_TOLD]]
+    if len(names) > _MOST_TOLD:
+        texts.append(f"{len(names) - _MOST_TOLD} more are like it")
+    return f"{', '.join(texts)} with a state of its own, and the pipeline's code can draw from it"
+
+
+def _names(functions: Iterable[Callable[..., Any]], ignored: Sequence[str]) -> dict[str, str]:
+    """Returns where generators are held, and of which kind they are."""
+    held: dict[str, str] = {}
+    kept: dict[str, str] = {}
+    made: set[str] = set()
+    for one in reach.reach(functions):
+        if one.kind == reach.FUNCTION:
+            for name, is_kept in _made_by(one.value):
+                if is_kept:
+                    kept[name] = "generator"
+                else:
+                    made.add(name)
+        elif _is_generator(one.value):
+            held.setdefault(one.path, type(one.value).__name__)
+    found = {**kept, **{name: kind for name, kind in held.items() if name not in made}}
+    return {
+        name: kind
+        for name, kind in found.items()
+        if not any(name == other or name.startswith(f"{other}.") for other in ignored)
+    }
+
+
+def _is_generator(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, getattr(torch, "Generator", ())):
+        return value is not getattr(torch, "default_generator", None)
+    return isinstance(value, _KINDS) and not any(value is one for one in _of_the_process())
+
+
+def _of_the_process() -> Iterator[Any]:
+    """Yields the generators behind `random` and `np.random`, which are seeded for each record."""
+    yield random.seed.__self__  # type: ignore[attr-defined]
+    yield np.random.rand.__self__  # type: ignore[attr-defined]
+    yield np.random.get_bit_generator()  # type: ignore[attr-defined]
+
+
+def _made_by(function: types.FunctionType) -> Iterator[tuple[str, bool]]:
+    """Yields the attributes and globals that a function makes generators for.
+
+    With each comes whether it is kept from one record to the next: a function that looks whether it
+    is there makes it at its first use only, any other one makes it anew.
+    """
+    if function.__name__ == "__init__":
+        return
+    owner = function.__qualname__.rpartition(".")[0]
+    looked: set[Any] = set()
+    makes = False
+    for instruction in dis.get_instructions(function.__code__):
+        kind, name = instruction.opname, instruction.argval
+        if kind.startswith("STORE_"):
+            if makes and kind in ("STORE_ATTR", "STORE_GLOBAL"):
+                place = owner if kind == "STORE_ATTR" else function.__module__
+                yield f"{place}.{name}", name in looked
+            makes = False
+        elif kind.startswith("LOAD_"):
+            makes = makes or name in _MAKERS
+            if isinstance(name, str):
+                looked.add(name)
