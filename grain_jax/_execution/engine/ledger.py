@@ -169,7 +169,6 @@ class Ledger:
             self._take(message)
         if any_came:
             self.last_report = time.monotonic()
-            self._lost_helpers = 0
         if self._orphans:
             self._orphans = [one for one in self._orphans if not self._inherit(one)]
         return any_came
@@ -184,8 +183,11 @@ class Ledger:
         if status == wire.LOST_START:
             self.broken = faults.unpack_exception(error, f"{worker}, as it loaded the pipeline")
             return
-        self._latest[row] = attempt
         self._lost_starts.pop(row, None)
+        if status == wire.STARTED:
+            return
+        self._lost_helpers = 0
+        self._latest[row] = attempt
         if self._limbo:
             self._settle_limbo()
         flight = self._flying.pop(attempt, None)

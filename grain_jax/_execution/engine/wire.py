@@ -33,6 +33,7 @@ __all__ = [
     "REPORT",
     "RETAINED",
     "SKIPPED",
+    "STARTED",
     "TASK",
     "Pickler",
     "Registry",
@@ -50,7 +51,7 @@ TASK = struct.Struct("<QQQQ")
 REPORT = struct.Struct("<QIIQQQ")
 _HEAD = struct.Struct("<QQQQ")  # count, then the lengths of info, foreign buffers, outputs
 
-DONE, FAILED, SKIPPED, LOST_START = range(4)
+DONE, FAILED, SKIPPED, LOST_START, STARTED = range(5)
 LOGGED = 32  # flag: the worker has written to the log since its last report
 RETAINED = 16  # flag: something in the worker still refers to memory of the slot or of the inputs
 

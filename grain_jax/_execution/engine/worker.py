@@ -292,4 +292,5 @@ def work(
         return
     if settings["closes"]:
         signal.signal(channel.END, worker.end)
+    worker.report(0, wire.STARTED, 0, 0, 0)  # the time until now is not that of a step
     worker.loop()

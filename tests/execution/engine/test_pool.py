@@ -332,6 +332,16 @@ def test_a_program_that_ends_its_process_is_an_error(mode: str) -> None:
     pool.close()
 
 
+def test_a_worker_says_that_it_has_loaded() -> None:
+    pool = Pool(programs.Call(), workers=1)
+    pool._ledger._lost_starts[0] = 2  # deaths as it loads, so far
+    pool._ledger._lost_helpers = 2
+    while pool._ledger._lost_starts:  # nothing was asked for
+        pool._wait()
+    assert pool._ledger._lost_helpers == 2  # that is no result
+    pool.close()
+
+
 def test_memory_stays_within_the_budget_though_all_is_kept() -> None:
     size = 1 << 17  # 1 MiB of int64
     pool = Pool(programs.Call(), workers=2, slot_budget_bytes=8 << 20)
