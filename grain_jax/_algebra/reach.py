@@ -327,9 +327,12 @@ def variables(
       held: modules that it reaches by other ways than its globals.
     """
     scope, found = function.__globals__, mentions(function.__code__)
+    modules: list[Any] = list(held)
     for chain in found.chains:
         yield from _follow(scope, scope.get("__name__") or "", chain)
-    modules: list[Any] = list(held)
+        whole = scope.get(chain[0])
+        if is_a(whole, types.ModuleType) and (len(chain) == 1 or chain[1] == "__dict__"):
+            modules.append(whole)  # handed on, or looked into by text
     for name, *rest in found.imports:
         source = sys.modules.get(absolute(name, scope.get("__package__") or ""))
         if source is not None:

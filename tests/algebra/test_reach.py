@@ -114,6 +114,9 @@ def test_parts_of_containers() -> None:
         (closes_over(unused), "closes_over.<locals>.<lambda>.generator"),
         (by_default, "by_default.r"),
         (functools.partial(closes_over, unused), "partial.args"),
+        (lambda x: vars(module)["rng"], "made_by_hand.rng"),
+        (lambda x: module.__dict__["rng"], "made_by_hand.rng"),
+        (lambda x: getattr(module, "rng"), "made_by_hand.rng"),  # noqa: B009
         (imports, f"{HERE}.rng"),
         (lambda x: getattr(Augment(), "rng"), f"{HERE}.Augment"),  # noqa: B009
     ],

@@ -20,6 +20,7 @@ import itertools
 import marshal
 import pathlib
 import re
+import sys
 import types
 import uuid
 from collections.abc import Iterable, Iterator
@@ -115,6 +116,8 @@ class Describer:
             self._open.discard(id(value))
 
     def _describe_parts(self, value: Any, kind: type, name: str) -> Description:
+        if _is_of_process(value):
+            return Description("opaque", name)
         flat = _flat(value)
         if flat is not None:
             return Description("large", name, f"{name} of {len(value)}", _hash(flat))
@@ -145,7 +148,7 @@ class Describer:
         if reach.is_a(value, _RECORDS) or reach.is_users(kind.__module__):
             held = reach.attributes(value)
             chosen = ((f".{key}", held[key]) for key in sorted(held.keys() & self._names))
-            return Description("object", name, parts=self._each(chosen))
+            return Description("object", name, origin=kind.__module__, parts=self._each(chosen))
         return Description("opaque", name)
 
     def _key(self, key: Any) -> str:
@@ -229,6 +232,15 @@ def _content(cell: types.CellType) -> Any:
 def _copied(parts: Iterable[Any]) -> list[Any]:
     # Another thread may change the container meanwhile.
     return list(_first(parts, _MOST_PARTS + 1))
+
+
+def _is_of_process(value: Any) -> bool:
+    """Whether it is the modules of this process, or the globals of one of them."""
+    if value is sys.modules:
+        return True
+    if type(value) is not dict or type(value.get("__name__")) is not str:
+        return False
+    return value is getattr(sys.modules.get(value["__name__"]), "__dict__", None)
 
 
 def _first(parts: Iterable[Any], count: int) -> Iterator[Any]:

@@ -149,16 +149,16 @@ class Watch:
 def _compared(one: Observation, there: Description) -> tuple[str, str, str] | None:
     here = one.described
     if there is _MISSING:
-        return None if here.kind == "opaque" else ("", str(here), str(there))
+        return "", str(here), str(there)
     if one.how == GROWS and here.kind != "mapping":
         return None
     return difference(here, there, grows=one.how != EQUAL)
 
 
 def _origins(described: Description) -> Iterator[str]:
-    """Yields the user's modules whose functions a container holds: a registry, filled by them."""
+    """Yields the modules that have filled a container with functions or objects: a registry."""
     for _, part in described.parts if described.kind in ("mapping", "list", "set") else ():
-        if part.kind == "code" and part.origin not in ("", "__main__", "__mp_main__"):
+        if part.origin not in ("", "__main__", "__mp_main__"):
             yield part.origin
 
 

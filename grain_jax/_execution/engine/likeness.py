@@ -18,7 +18,7 @@ class Description(NamedTuple):
       type: the value's class.
       text: of a single value, itself, for messages.
       digest: of a single value and of code, what has to be equal.
-      origin: of code, the module that defines it.
+      origin: of code, and of an object, the module that defines it or its class.
       parts: what it is made of, each with what messages call it: "[0]", ".scale".
     """
 
@@ -75,9 +75,9 @@ def difference(
       grows: whether code adds to the value, so that only what both have is compared.
     """
     if "opaque" in (here.kind, there.kind):
-        # Something that is not compared; but what is called there is not what is called here.
-        is_code = here.kind == "opaque" and there.kind == "code"
-        return ("", str(here), str(there)) if is_code else None
+        # Of what is not compared, one thing counts as equal to another, but not to None, say.
+        is_like = here.kind == there.kind or here.type == there.type
+        return None if is_like else _told(here, there)
     if (here.kind, here.type) != (there.kind, there.type):
         return _told(here, there)
     if here.kind == "code":

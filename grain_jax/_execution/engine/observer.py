@@ -26,6 +26,7 @@ from grain_jax._execution.engine.drift import (
 __all__ = ["observe"]
 
 _MOST = 5_000  # variables and functions
+_INSIDE = (LOCAL, ANY)  # what chains begin with whose end is an attribute of some object
 _times: dict[str, int] = {}  # of files, as they were first looked at
 
 
@@ -55,6 +56,7 @@ class _Observer:
         self._ignored = ignored
         self._values: dict[tuple[str, ...], Any] = {}
         self._functions: dict[int, types.FunctionType] = {}
+        self._called: set[int] = set()  # functions that code calls by their names
         self._is_open: dict[str, bool] = {}
 
     def observe(self, named: list[Any], by_value: list[Any], init: list[Any]) -> Observed:
@@ -64,12 +66,13 @@ class _Observer:
                 roots += [one, *self._methods(one)]
             elif isinstance(one, types.FunctionType):
                 roots.append(one)
+                self._called.add(id(one))
         for one in by_value:
             self._functions[id(one)] = one
             # Its own globals travel; those of modules that it names do not.
             for found in reach.variables(one):
                 if found.module != one.__globals__.get("__name__"):
-                    self._note(found.module, found.name, value=found.value)
+                    self._take([found])
                     roots.append(found.value)
         self._follow(roots)
         mentioned: set[str] = set()
@@ -78,6 +81,9 @@ class _Observer:
             mentioned |= reach.mentions(function.__code__).names
             found_changes = changes(function.__code__)
             kept.add(function, found_changes.kept)
+            if id(function) in self._called:  # what one function reads, and another one assigns
+                assigned = (chain for chain in found_changes.assigned if chain[0] not in _INSIDE)
+                kept.add(function, assigned)
             grown.add(function, found_changes.grown)
         theirs = _assigned_by(init)
         names = frozenset(mentioned - kept.attributes - grown.attributes)
@@ -123,6 +129,7 @@ class _Observer:
                     self._note(*path, value=function)
             elif found.kind == reach.VARIABLE:
                 self._note(found.module, found.name, value=found.value)
+                self._called.add(id(found.value))
             elif found.owner is not None and _is_importable(found.owner):
                 owner = found.owner
                 value = vars(owner).get(found.name)
@@ -180,7 +187,7 @@ class _Changed:
             at: dict[str, Any] | None = scope
             module = scope.get("__name__") or ""
             names = [first, *rest]
-            if first in (LOCAL, ANY):
+            if first in _INSIDE:
                 at, names = None, rest
             elif first == IMPORT:
                 module = reach.absolute(rest[0], scope.get("__package__") or "")

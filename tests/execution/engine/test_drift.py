@@ -107,6 +107,7 @@ def test_code_that_travels_by_value_brings_its_own_globals(make: Make) -> None:
         ("decorated.__wrapped__.__code__ = (lambda x: x + 2).__code__", "the code of"),
         ("function.__defaults__ = (8,)", "function(k=) is 0 here, and 8 in a worker"),
         ("REGISTRY['a'] = len", "REGISTRY['a'] is function"),
+        ("MADE = None", "MADE is an object of type object here, and None in a worker"),
         ("Base.b = 7", "Base.b is 1 here, and 7 in a worker"),
     ],
 )
@@ -115,7 +116,7 @@ def test_what_is_compared(change: str, text: str, make: Make) -> None:
         """
         import functools
         import numpy as np
-        A = 1
+        A, MADE = 1, object()
         class Base:
             b = 1
         class Used(Base):
@@ -133,7 +134,7 @@ def test_what_is_compared(change: str, text: str, make: Make) -> None:
             return x + 1
         REGISTRY = {"a": decorated}
         def function(x, k=0):
-            return Used().method(), A, decorated(x), REGISTRY["a"](x), np.pi
+            return Used().method(), A, decorated(x), REGISTRY["a"](x), np.pi, MADE
         """
     )
     found = observed(module.function, module.Used)
@@ -228,3 +229,71 @@ def test_more_differences_than_fit_are_counted(make: Make) -> None:
     lines = str(caught.value).splitlines()
     assert len(lines) == 8
     assert lines[6] == "  and 3 more"
+
+
+def test_what_a_function_that_code_calls_assigns_is_left_alone(make: Make) -> None:
+    module = make(
+        """
+        ready = False
+        strength, scale = 1, 1
+        def setup():
+            global ready
+            ready = True
+        def set_scale(x):
+            global scale
+            scale = x
+        class Augment:
+            def __init__(self, x):
+                global strength
+                strength = x
+            def map(self, x):
+                if not ready:
+                    setup()
+                return x * strength * scale
+        """
+    )
+    found = observed(module.Augment)
+    module.setup()
+    assert not Watch(found).look()  # type: ignore[arg-type]
+    module.Augment(7)
+    assert told(found) == "strength is 1 here, and 7 in a worker"
+    module.Augment(1)
+    module.set_scale(7)
+    assert told(found) == "scale is 1 here, and 7 in a worker"
+
+
+def test_a_wrapper_lies_where_its_name_says(make: Make) -> None:
+    tools = make(
+        """
+        import functools
+        def counted(function):
+            calls = 0
+            @functools.wraps(function)
+            def inner(x):
+                nonlocal calls
+                calls += 1
+                return function(x)
+            return inner
+        """
+    )
+    module = make(f"from {tools.__name__} import *\n@counted\ndef f(x):\n    return x + 1\n")
+    found = observed(module.f)
+    module.f(1)
+    assert not Watch(found).look()  # type: ignore[arg-type]
+    exec("@counted\ndef f(x):\n    return x + 2\n", vars(module))
+    assert told(found).startswith("f with function differs: ")
+
+
+def test_the_modules_and_globals_of_a_process_are_its_own(make: Make) -> None:
+    module = make(
+        """
+        import sys
+        modules, scope, new = sys.modules, globals(), 1
+        def f(x):
+            return modules[__name__], scope["new"]
+        """
+    )
+    found = observed(module.f)
+    make("")
+    module.new = 2  # type: ignore[attr-defined]
+    assert not Watch(found).look()  # type: ignore[arg-type]
