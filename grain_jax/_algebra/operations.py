@@ -7,12 +7,13 @@ own is a serial stage: it and what follows run in the trainer's process, over th
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from grain_jax._algebra import steps, transforms
+from grain_jax._algebra import global_random, steps, transforms
 from grain_jax._algebra.blocks import Block
 from grain_jax._values import errors, records
 
@@ -23,9 +24,12 @@ __all__ = [
     "Operation",
     "RandomMapOperation",
     "keeps_key",
-    "run_steps",
+    "run_step",
     "step_of",
 ]
+
+# Above the parts of a pipeline that seed in other places; see `guard`.
+_PART = 5 << 32
 
 # The steps behind which a record may keep its key.
 _KEYED = (steps.MapStep, steps.RandomStep, steps.FilterStep)
@@ -47,7 +51,7 @@ class _BuiltIn:
     ) -> Iterator[records.Record[Any]]:
         step = step_of(self, number=1)
         assert step is not None
-        return run_steps(input_iterator, [step])
+        return run_step(input_iterator, step)
 
 
 @dataclasses.dataclass
@@ -129,19 +133,34 @@ def _lowered(operation: Any) -> tuple[str, Any] | None:
     return steps.kind_of(operation), operation
 
 
-def run_steps(
-    stream: Iterator[records.Record[Any]], todo: Sequence[steps.Step]
+def run_step(
+    stream: Iterator[records.Record[Any]], step: steps.Step, seed: int = 0, number: int = 0
 ) -> Iterator[records.Record[Any]]:
-    """Yields the records that steps make of a stream of records, one after the other.
+    """Yields the records that a step makes of a stream of records.
+
+    Args:
+      stream: the records.
+      step: what is done with each of them, or with groups.
+      seed: for the process-wide generators, where the step may draw from them.
+      number: which step this is among those that run so.
 
     Raises:
       InvalidTypeError: where the stream holds anything but records.
     """
-    for step in todo:
-        stream = (
-            _run_batch(stream, step) if isinstance(step, steps.BatchStep) else _run(stream, step)
-        )
-    return stream
+    call: Callable[[Block], Block] = step
+    if step.function is not None and global_random.may_draw(step.function):
+        call = functools.partial(_seeded, step, seed, _PART + number)
+    run = _run_batch if isinstance(step, steps.BatchStep) else _run
+    return run(stream, step, call)
+
+
+def _seeded(step: steps.Step, seed: int, part: int, block: Block) -> Block:
+    position, output = block.positions[-1], block.outputs[-1] if block.outputs else 0
+    if not isinstance(position, int | np.integer):
+        position = block.ordinal  # an operation of the user's says what it likes
+    with global_random.preserved():
+        global_random.seed_for(seed, int(position), output, part)
+        return step(block)
 
 
 @dataclasses.dataclass(slots=True)
@@ -151,9 +170,11 @@ class _Output(records.Record[Any]):
     output: int = 0
 
 
-def _run(stream: Iterator[records.Record[Any]], step: steps.Step) -> Iterator[records.Record[Any]]:
+def _run(
+    stream: Iterator[records.Record[Any]], step: steps.Step, call: Callable[[Block], Block]
+) -> Iterator[records.Record[Any]]:
     for number, record in enumerate(stream):
-        block = step(_block([record], number, step))
+        block = call(_block([record], number, step))
         outputs = block.outputs or [0] * len(block)
         metadata = record.metadata if keeps_key(step) else record.metadata.remove_record_key()
         for element, output in zip(block.data, outputs, strict=True):
@@ -161,20 +182,22 @@ def _run(stream: Iterator[records.Record[Any]], step: steps.Step) -> Iterator[re
 
 
 def _run_batch(
-    stream: Iterator[records.Record[Any]], step: steps.BatchStep
+    stream: Iterator[records.Record[Any]], step: Any, call: Callable[[Block], Block]
 ) -> Iterator[records.Record[Any]]:
     group: list[records.Record[Any]] = []
     for record in stream:
         group.append(record)
         if len(group) == step.size:
-            yield _batch(group, step)
+            yield _batch(group, step, call)
             group = []
     if group and not step.drop:
-        yield _batch(group, step)
+        yield _batch(group, step, call)
 
 
-def _batch(group: list[records.Record[Any]], step: steps.BatchStep) -> records.Record[Any]:
-    block = step(_block(group, 0, step))
+def _batch(
+    group: list[records.Record[Any]], step: steps.Step, call: Callable[[Block], Block]
+) -> records.Record[Any]:
+    block = call(_block(group, 0, step))
     metadata = group[-1].metadata.remove_record_key()
     return _Output(metadata, block.data[0], block.outputs[0] if block.outputs else 0)
 

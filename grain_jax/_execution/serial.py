@@ -173,11 +173,11 @@ class Serial:
             self._live = []
             self._where = "its start"
             stream = self._records()
-            for stage in self._stages:
+            for number, stage in enumerate(self._stages):
                 if isinstance(stage, Own):
                     stream = self._run(stage, stream)
                 else:
-                    stream = operations.run_steps(stream, [stage])
+                    stream = operations.run_step(stream, stage, self.pipeline.plan.seed, number)
             if self._place.saved is not None:
                 for operation, state in zip(self._live, self._place.saved, strict=True):
                     operation.set_state(copy.deepcopy(state))

@@ -54,7 +54,8 @@ class DataLoader(closing.Closing):
         is loaded there; not with 0 workers. See `MultiprocessingOptions`.
       ignore_globals: modules, and variables and functions of modules, that may differ between this
         process and workers, as `"config"` and `"config.DEBUG"`; a difference in others that the
-        pipeline's code reads is a `DriftError` before the first element.
+        pipeline's code reads is a `DriftError` before the first element. Random generators that
+        may be held, too; see `MultiprocessingOptions`.
 
     Raises:
       InvalidValueError, InvalidTypeError: for what cannot work, naming it.

@@ -168,7 +168,8 @@ class MultiprocessingOptions:
         replaces a dead one, before the pipeline is loaded or a module of its imported: the place
         for what a library keeps in globals. Not called with 0 workers: there, set it yourself.
       ignore_globals: modules, and variables and functions of modules, that may differ between this
-        process and workers: `("config",)`, `("config.DEBUG",)`.
+        process and workers: `("config",)`, `("config.DEBUG",)`; and random generators that may be
+        held, though each worker has a copy: `("module.rng",)`, `("Augment.rng",)`.
     """
 
     num_workers: int = 0

@@ -93,7 +93,7 @@ def test_outputs_of_a_flat_map_have_draws_of_their_own() -> None:
     ]
     stream: Iterator[Record[Any]] = given
     for one in todo:  # one by one, as between operations
-        stream = operations.run_steps(stream, [one])
+        stream = operations.run_step(stream, one)
     expected = [int(randomness.generator(3, 5, output).integers(2**40)) for output in range(3)]
     assert [r.data for r in stream] == expected
 
@@ -103,10 +103,10 @@ def test_errors_name_position_and_key() -> None:
         raise LookupError(x)
 
     with pytest.raises(LookupError) as info:
-        list(operations.run_steps(records(1), [step("map", fails)]))
+        list(operations.run_step(records(1), step("map", fails)))
     assert "position 10 (record key 20)" in info.value.__notes__[0]
 
 
 def test_an_operation_that_yields_no_records() -> None:
     with pytest.raises(TypeError, match=r"yields int.*Yield grain_jax.Record\(metadata, data\)"):
-        list(operations.run_steps(iter([1, 2]), [step("map", abs)]))  # type: ignore[list-item]
+        list(operations.run_step(iter([1, 2]), step("map", abs)))  # type: ignore[list-item]

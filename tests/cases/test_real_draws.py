@@ -369,3 +369,48 @@ def test_generators_with_a_state_of_their_own(
     assert "RandomMap" in warning
     assert error.startswith(f"2 InvalidValueError {name} is a Generator with a state of its own")
     assert "RandomMap" in error
+
+
+class Doubled:
+    """An operation of the user's own: each record twice."""
+
+    def __call__(self, stream: Any) -> Any:
+        for number, record in enumerate(stream):
+            for half in range(2):
+                metadata = grain.RecordMetadata(2 * number + half, None, None)
+                yield grain.Record(metadata, record.data)
+
+
+class Draw(grain.transforms.Map):
+    def map(self, element: Any) -> Any:
+        return float(element) + np.random.rand()
+
+
+@pytest.mark.filterwarnings("ignore:step 1")  # the stream is run again from its start
+@pytest.mark.parametrize("workers", [0, 2])
+def test_steps_behind_an_operation_of_the_users_own(workers: int) -> None:
+    def loader(workers: int) -> grain.DataLoader:
+        return grain.DataLoader(
+            data_source=range(20),
+            sampler=grain.samplers.IndexSampler(20, num_epochs=1, seed=3),
+            operations=[Doubled(), Draw(), Draw(), grain.transforms.Batch(4)],
+            worker_count=workers,
+        )
+
+    seed_own()
+    numbers = [own() for _ in range(10)]
+    seed_own()
+    with loader(0) as first:
+        expected, mine = [], []
+        for batch in first:
+            expected.append(batch.tolist())
+            mine.append(own())
+    assert mine == numbers
+    assert len({x % 1 for batch in expected for x in batch}) == 40
+    with loader(workers) as other:
+        iterator = iter(other)
+        assert [next(iterator).tolist() for _ in range(3)] == expected[:3]
+        state = iterator.get_state()
+        assert [batch.tolist() for batch in iterator] == expected[3:]
+        iterator.set_state(state)
+        assert [batch.tolist() for batch in iterator] == expected[3:]
