@@ -11,9 +11,10 @@ import collections
 import copy
 import dataclasses
 import io
+import itertools
 import warnings
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,8 @@ __all__ = ["of_records"]
 _IMMUTABLE = (LEAF_TYPES - {np.ndarray, np.void}) | {type(None)}
 """Types whose values nobody can change."""
 
+_COPY: dict[type, Callable[[Any], Any]] = {dict: dict.copy, list: list.copy, tuple: tuple}
+
 _FLAT = _IMMUTABLE | {np.ndarray}
 
 
@@ -36,10 +39,15 @@ def of_records(records: Sequence[Any]) -> list[Any]:
     pickle is handed out as it is, and a warning says so.
     """
     if records:
-        # Records of one immutable type are the rule where the cost of each one counts.
+        # Records of one simple type are the rule where the cost of each one counts.
         kind = type(records[0])
-        if kind in _IMMUTABLE and list(map(type, records)).count(kind) == len(records):
-            return list(records)
+        if list(map(type, records)).count(kind) == len(records):
+            if kind in _IMMUTABLE:
+                return list(records)
+            if kind in _COPY and _hold_immutables(kind, records):
+                return list(map(_COPY[kind], records))
+            if kind is np.ndarray and not any(record.dtype.hasobject for record in records):
+                return list(map(frozen_array, records))
     result = list(map(_flat, records))
     others = [row for row, record in enumerate(result) if record is NotImplemented]
     if others:
@@ -47,6 +55,13 @@ def of_records(records: Sequence[Any]) -> list[Any]:
         for row in others:
             result[row] = copier.copy(records[row])
     return result
+
+
+def _hold_immutables(kind: type, records: Sequence[Any]) -> bool:
+    inside = itertools.chain.from_iterable(records)
+    if kind is dict:
+        inside = itertools.chain(inside, *map(dict.values, records))
+    return set(map(type, inside)) <= _IMMUTABLE
 
 
 def _flat(record: Any) -> Any:
@@ -57,14 +72,13 @@ def _flat(record: Any) -> Any:
     if kind is np.ndarray:
         return NotImplemented if record.dtype.hasobject else frozen_array(record)
     if kind is dict:
-        if not _IMMUTABLE.issuperset(map(type, record)):
-            return NotImplemented
         values = record.values()
+        kinds = {*map(type, record), *map(type, values)}
     elif kind is list or kind is tuple:
         values = record
+        kinds = set(map(type, values))
     else:
         return NotImplemented
-    kinds = set(map(type, values))
     if kinds <= _IMMUTABLE:
         return record if kind is tuple else record.copy()
     if not kinds <= _FLAT:
