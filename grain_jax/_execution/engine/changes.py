@@ -113,9 +113,11 @@ class _Scan:
             chain = (*(top or (ANY,)), name)
             self.read.add(chain)
             return chain
-        if kind.startswith(("LOAD_FAST", "LOAD_DEREF")) or kind == "STORE_FAST_LOAD_FAST":
-            last = name[-1] if isinstance(name, tuple) else name
-            return self._local(last)
+        if kind == "STORE_FAST_LOAD_FAST":
+            self._store(name[0], top)
+            return self._local(name[1])
+        if kind.startswith(("LOAD_FAST", "LOAD_DEREF")):
+            return self._local(name[-1] if isinstance(name, tuple) else name)
         if kind == "COPY" and instruction.arg == 1:
             return top
         if kind == "IMPORT_NAME":
@@ -127,8 +129,7 @@ class _Scan:
         if kind == "BINARY_SUBSCR" or (kind == "BINARY_OP" and instruction.argrepr == "[]"):
             return self._container(1)  # what changes an element changes the container
         if kind == "STORE_FAST":
-            if top and top != (LOCAL,):
-                self._aliases[name] = top
+            self._store(name, top)
         elif kind in ("STORE_GLOBAL", "DELETE_GLOBAL"):
             self.assigned.add((name,))
         elif kind in ("STORE_ATTR", "DELETE_ATTR"):
@@ -163,6 +164,12 @@ class _Scan:
                 names = one.argval if isinstance(one.argval, tuple) else ()
                 return self._local(names[-1 - below]) if below < len(names) else ()
         return ()
+
+    def _store(self, name: str, top: tuple[str, ...]) -> None:
+        """A local variable is another name of what it was assigned from, as long as that is so."""
+        self._aliases.pop(name, None)
+        if top and top != (LOCAL,):
+            self._aliases[name] = top
 
     def _local(self, name: str) -> tuple[str, ...]:
         return self._aliases.get(name, (LOCAL,))

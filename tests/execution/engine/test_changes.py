@@ -83,6 +83,7 @@ def test_containers_that_are_changed_in_place(body: str, grown: tuple[str, ...])
         "table = dict(); table[x] = X; return table",
         "return [*X, x]",
         "y = {**X}; y[x] = 1; return y",
+        "y = X; y = {}; y[x] = 1; return y",
     ],
 )
 def test_what_is_only_read_counts_as_no_change(body: str) -> None:
