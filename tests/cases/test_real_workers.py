@@ -21,7 +21,6 @@ MODES = ["fork_imported", "fork_first", "fresh"]
 # A file of 20,000 numbers of 8 bytes; number i is 3 * i + 1.
 NUMBERS = """
 import functools, os, sqlite3, sys, zipfile
-import numpy as np
 import grain_jax as grain
 
 N = 20_000
@@ -189,7 +188,6 @@ def test_handles_are_each_workers_own(
 # A library whose behaviour hangs on a global that the script sets.
 STRICT = """
 import os, sys
-import numpy as np
 import grain_jax as grain
 
 with open("decoder.py", "w") as file:
@@ -338,7 +336,6 @@ def test_load_leaves_out_what_its_policy_allows_and_deals_in_lanes() -> None:
 
 MODULES = """
 import importlib.util, os, sys, types
-import numpy as np
 import grain_jax as grain
 
 def write(path, text):
@@ -484,3 +481,42 @@ def test_test_modules_that_pytest_imports_by_file(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_cut_image_is_read_as_the_script_says(mode: str, tmp_path: Path) -> None:
+    pytest.importorskip("PIL")
+    body = """
+    import io
+    import numpy as np
+    import grain_jax as grain
+    from PIL import Image, ImageFile
+    whole = io.BytesIO()
+    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)
+    Image.fromarray(noise).save(whole, "JPEG")
+    cut = whole.getvalue()[: len(whole.getvalue()) * 2 // 3]
+
+    def init(index, count):
+        from PIL import ImageFile
+        ImageFile.LOAD_TRUNCATED_IMAGES = True
+
+    class Decode(grain.transforms.Map):
+        def map(self, data):
+            return np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
+
+    def read(**settings):
+        with grain.load([cut, whole.getvalue()], num_epochs=1, transformations=[Decode()],
+                        **settings) as loader:
+            return list(loader)
+
+    init(0, 0)
+    first, second = read(), read(worker_count=2, worker_init_fn=init)
+    print([bool((a == b).all()) for a, b in zip(first, second, strict=True)])
+    try:
+        print(len(read(worker_count=2)))
+    except OSError as error:
+        print(error)
+    """
+    lines = scripts.output(tmp_path, textwrap.dedent(body), GRAIN_JAX_ENGINE_MODE=mode)
+    assert lines[0] == "[True, True]"
+    assert lines[1].startswith("image file is truncated")  # never another image
