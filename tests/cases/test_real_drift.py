@@ -492,3 +492,38 @@ def test_libraries_are_set_in_worker_init_fn(name: str, tmp_path: Path) -> None:
     print(stream(uses.use, 0), stream(uses.use, 2, worker_init_fn=init))
     """
     assert scripts.output(tmp_path, script(TRY, body)) == ["[0, 7, 14] [0, 7, 14]"]
+
+
+def test_a_setting_of_pillow_is_set_in_worker_init_fn(tmp_path: Path) -> None:
+    pytest.importorskip("PIL")
+    body = """
+    import io
+    import numpy as np
+    import grain_jax as grain
+    from PIL import Image, ImageFile
+
+    def init(index, count):
+        ImageFile.LOAD_TRUNCATED_IMAGES = True
+
+    class Decode(grain.transforms.Map):
+        def map(self, data):
+            return np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
+
+    whole = io.BytesIO()
+    pixels = np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8)
+    Image.fromarray(pixels).save(whole, "jpeg")
+    cut = whole.getvalue()[:-500]
+    init(0, 0)
+    images = []
+    for workers in (0, 2):
+        with grain.load([cut, cut], num_epochs=1, transformations=[Decode()], worker_count=workers,
+                        worker_init_fn=init) as loader:
+            images += list(loader)
+        sampler = grain.samplers.SequentialSampler(2)
+        with grain.DataLoader(data_source=[cut, cut], sampler=sampler, operations=[Decode()],
+                              worker_count=workers, worker_init_fn=init) as loader:
+            images += list(loader)
+    right = np.asarray(Image.open(io.BytesIO(cut)).convert("RGB"))
+    print(len(images), all(np.array_equal(image, right) for image in images), right.shape)
+    """
+    assert scripts.output(tmp_path, script(body)) == ["8 True (64, 64, 3)"]
