@@ -12,7 +12,7 @@ from grain_jax._execution.layout import Layout
 from grain_jax._execution.pipeline import Pipeline
 from grain_jax._execution.positioned import Positioned
 
-__all__ = ["PipelineIterator", "run"]
+__all__ = ["PipelineIterator", "batch_rows", "run"]
 
 T = TypeVar("T")
 
@@ -45,8 +45,18 @@ class PipelineIterator(Positioned[T, dict[str, Any]], iterators.DatasetIterator[
 
 def run(plan: Plan, setup: iterators.Setup) -> PipelineIterator[Any]:
     """Returns an iterator over a dataset's stream."""
+    return PipelineIterator(plan, setup, _layout(plan, setup))
+
+
+def batch_rows(plan: Plan, setup: iterators.Setup) -> tuple[tuple[int, ...], int | None] | None:
+    """Returns what a dataset's iterator says of rows at its start; see `Layout.batch_rows`."""
+    layout = _layout(plan, setup)
+    return layout.batch_rows(plan, layout.start)
+
+
+def _layout(plan: Plan, setup: iterators.Setup) -> Layout:
     length = getattr(plan.root, "length", None)
-    return PipelineIterator(plan, setup, Layout(length, lanes=setup.options.lanes or 1))
+    return Layout(length, lanes=setup.options.lanes or 1)
 
 
 iterators.register(run)

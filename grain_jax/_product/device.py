@@ -9,7 +9,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from grain_jax._datasets.iter_dataset import IterDataset
 from grain_jax._execution.ahead_iterator import AheadIterator, known_length
+from grain_jax._execution.iterator import batch_rows
 from grain_jax._product.leaves import detach
 from grain_jax._product.lockstep import STOP, Lockstep
 from grain_jax._product.placer import Placed, Placer
@@ -279,5 +281,7 @@ def _check_size(name: str, size: Any, least: int) -> int:
 
 def _described_rows(source: Any) -> Described | None:
     """What a loader or dataset of this library says of the rows of its batches."""
+    if isinstance(source, IterDataset):
+        return batch_rows(source.plan(), source._description.setup)
     describe = getattr(source, "_batch_rows", None)
     return None if describe is None else describe()

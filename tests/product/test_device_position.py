@@ -20,6 +20,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+import grain_jax as grain
 from grain_jax import prefetch_to_device
 from grain_jax._values.errors import ClosedError, InvalidTypeError, InvalidValueError
 from grain_jax.experimental import device_put
@@ -395,3 +396,27 @@ def test_a_script_may_end_in_the_middle_of_a_transfer(
         timeout=60,
     )
     assert (done.returncode, done.stderr) == (3 if end == "raise" else 0, "")
+
+
+@pytest.mark.parametrize("remainder", ["pad", "drop"])
+@pytest.mark.parametrize("again", [False, True])
+def test_a_short_batch_of_a_stream_is_short_also_where_it_is_the_first(
+    remainder: str, again: bool
+) -> None:
+    stream = grain.MapDataset.source({"x": np.arange(3)}).to_iter_dataset().batch(8)
+    with prefetch_to_device(stream, jax.devices()[0], remainder=remainder) as iterator:
+        if again:  # from the start, which is no other place
+            iterator.set_state(iterator.get_state())
+        found = list(iterator)
+    if remainder == "drop":
+        assert found == []
+    else:
+        (batch,) = found
+        assert batch["x"].tolist() == [0, 1, 2, 0, 0, 0, 0, 0]
+        assert batch["mask"].tolist() == [True] * 3 + [False] * 5
+
+
+def test_a_stream_whose_last_batch_is_short_is_refused_at_once() -> None:
+    stream = grain.MapDataset.source({"x": np.arange(12)}).to_iter_dataset().batch(8)
+    with pytest.raises(ValueError, match="the last batch has 4 rows"):
+        prefetch_to_device(stream, jax.devices()[0])
