@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import secrets
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -24,12 +25,14 @@ def main(run: Run, what: str, count: int) -> None:
     """
     parser = argparse.ArgumentParser(description=run.__doc__)
     parser.add_argument("--count", type=int, default=count, help=f"number of {what}")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, help="repeats a run; without it each has a new one")
     chosen = parser.parse_args()
-    began = time.monotonic()
-    counts = run(chosen.count, chosen.seed)
-    seconds = time.monotonic() - began
+    seed = secrets.randbelow(1 << 32) if chosen.seed is None else chosen.seed
     name = Path(parser.prog).stem
+    print(f"{name}: --count={chosen.count} --seed={seed}", flush=True)
+    began = time.monotonic()
+    counts = run(chosen.count, seed)
+    seconds = time.monotonic() - began
     print(f"{name}: " + ", ".join(f"{n} {what}" for what, n in counts.items()), end="")
     print(f" ({seconds:.0f} s)")
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import grain_jax as grain
-from tests.property import library, reference
+from tests.property import kinds, library, reference
 
 __all__ = ["FailsOnce", "Faulty", "Slow", "Widen", "expected", "loader", "value_of"]
 
@@ -20,11 +20,11 @@ WIDTH = 3000
 class Slow(grain.transforms.Map):
     """Takes its time over some elements."""
 
-    def __init__(self, every: int, seconds: float) -> None:
-        self.every, self.seconds = every, seconds
+    def __init__(self, every: int, seconds: float, kind: str = "number") -> None:
+        self.every, self.seconds, self.kind = every, seconds, kind
 
     def map(self, element: Any) -> Any:
-        if library.total(element) % self.every == 0:
+        if kinds.total(kinds.kind_of(self.kind).decode(element)) % self.every == 0:
             time.sleep(self.seconds)
         return element
 
@@ -32,11 +32,11 @@ class Slow(grain.transforms.Map):
 class FailsOnce(grain.transforms.Map):
     """Raises at some elements, at each of them the first time only, whichever process it is in."""
 
-    def __init__(self, every: int, folder: Path) -> None:
-        self.every, self.folder = every, folder
+    def __init__(self, every: int, folder: Path, kind: str = "number") -> None:
+        self.every, self.folder, self.kind = every, folder, kind
 
     def map(self, element: Any) -> Any:
-        total = library.total(element)
+        total = kinds.total(kinds.kind_of(self.kind).decode(element))
         if total % self.every == 0:
             try:
                 os.close(os.open(self.folder / str(total), os.O_CREAT | os.O_EXCL))
@@ -49,11 +49,11 @@ class FailsOnce(grain.transforms.Map):
 class Faulty(grain.transforms.Map):
     """Raises at some elements, always: what is left out then is what a filter leaves out."""
 
-    def __init__(self, every: int) -> None:
-        self.every = every
+    def __init__(self, every: int, kind: str = "number") -> None:
+        self.every, self.kind = every, kind
 
     def map(self, element: Any) -> Any:
-        if library.total(element) % self.every == 0:
+        if kinds.total(kinds.kind_of(self.kind).decode(element)) % self.every == 0:
             raise ValueError(f"for good: {element}")
         return element
 

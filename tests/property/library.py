@@ -2,51 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import grain_jax as grain
-from tests.property.reference import Pipeline
+from tests.property import kinds, sources
+from tests.property.reference import Pipeline, plus
+
+Extra = Sequence[tuple[int, Any]]
+"""Pairs of place among the pipeline's own operations, ascending, and operation."""
 
 
-class _Map(grain.transforms.Map):
-    def __init__(self, number: int) -> None:
-        self.number = number
+class _Of:
+    """Computes with the numbers in an element of a kind."""
 
+    def __init__(self, kind: str, number: int = 0) -> None:
+        self.kind, self.number = kind, number
+
+    def _plus(self, element: Any, number: int, factor: int = 1) -> Any:
+        kind = kinds.kind_of(self.kind)
+        value = kind.decode(element)
+        return kind.encode(plus(factor * value if isinstance(value, int) else value, number))
+
+    def _total(self, element: Any) -> int:
+        return kinds.total(kinds.kind_of(self.kind).decode(element))
+
+
+class _Map(_Of, grain.transforms.Map):
     def map(self, element: Any) -> Any:
-        return (3 * element if np.ndim(element) == 0 else element) + self.number
+        return self._plus(element, self.number, 3)
 
 
-class _Index(grain.transforms.MapWithIndex):
+class _Index(_Of, grain.transforms.MapWithIndex):
     def map_with_index(self, index: int, element: Any) -> Any:
-        return element + index
+        return self._plus(element, index)
 
 
-class _Random(grain.transforms.RandomMap):
+class _Random(_Of, grain.transforms.RandomMap):
     def random_map(self, element: Any, rng: np.random.Generator) -> Any:
-        return element + int(rng.integers(1000))
+        return self._plus(element, int(rng.integers(1000)))
 
 
-class _Filter(grain.transforms.Filter):
-    def __init__(self, number: int) -> None:
-        self.number = number
-
+class _Filter(_Of, grain.transforms.Filter):
     def filter(self, element: Any) -> bool:
-        return bool(total(element) % self.number != 0)
+        return self._total(element) % self.number != 0
 
 
-class _FlatMap(grain.transforms.FlatMap):
-    def __init__(self, number: int) -> None:
+class _FlatMap(_Of, grain.transforms.FlatMap):
+    def __init__(self, kind: str, number: int) -> None:
+        super().__init__(kind, number)
         self.max_fan_out = number
 
     def flat_map(self, element: Any) -> list[Any]:
-        return [_plus(element, 10 * i) for i in range(total(element) % self.max_fan_out)]
+        count = self._total(element) % self.max_fan_out
+        return [self._plus(element, 10 * i) for i in range(count)]
 
 
-def _plus(element: Any, number: int) -> Any:
-    return element + number
+class _Draw(_Of, grain.transforms.Map):
+    def map(self, element: Any) -> Any:
+        import random
+
+        return self._plus(element, int(np.random.randint(1000)) + random.randrange(1000))
 
 
 _KINDS = {
@@ -55,29 +75,22 @@ _KINDS = {
     "random_map": _Random,
     "filter": _Filter,
     "flat_map": _FlatMap,
+    "draw": _Draw,
 }
-
-
-def _list_batch(elements: Any) -> np.ndarray[Any, Any]:
-    """A batch of batches of unequal sizes does not stack, so such pipelines collect objects."""
-    out = np.empty(len(elements), object)
-    for row, element in enumerate(elements):
-        out[row] = element
-    return out
 
 
 def operations(pipeline: Pipeline) -> list[Any]:
     """Returns the operations of a pipeline."""
     found: list[Any] = []
-    is_nested = False
+    # A batch of batches of unequal sizes does not stack, so such pipelines collect objects.
+    stacks = kinds.kind_of(pipeline.kind).stacks
     for kind, *arguments in pipeline.operations:
         if kind == "batch":
             size, drop = arguments
-            batch_fn = _list_batch if is_nested else None
-            found.append(grain.transforms.Batch(size, drop, batch_fn))
-            is_nested = True
+            found.append(grain.transforms.Batch(size, drop, None if stacks else kinds.as_objects))
+            stacks = False
         else:
-            found.append(_KINDS[kind](*arguments))
+            found.append(_KINDS[kind](pipeline.kind, *arguments))
     return found
 
 
@@ -89,7 +102,11 @@ def sampler(pipeline: Pipeline) -> grain.samplers.IndexSampler:
 
 
 def loader(
-    pipeline: Pipeline, workers: int = 0, todo: Sequence[Any] | None = None, **settings: Any
+    pipeline: Pipeline,
+    workers: int = 0,
+    todo: Sequence[Any] | None = None,
+    folder: Path | None = None,
+    **settings: Any,
 ) -> grain.DataLoader:
     """Builds the loader of a pipeline.
 
@@ -97,10 +114,11 @@ def loader(
       pipeline: what to build.
       workers: worker processes.
       todo: operations in place of the pipeline's own.
+      folder: for what its source keeps on disk.
       **settings: further arguments of the loader.
     """
     return grain.DataLoader(
-        data_source=list(range(pipeline.records)),
+        data_source=_source(pipeline, folder),
         sampler=sampler(pipeline),
         operations=operations(pipeline) if todo is None else todo,
         worker_count=workers,
@@ -110,15 +128,63 @@ def loader(
     )
 
 
+def _source(pipeline: Pipeline, folder: Path | None) -> Any:
+    return sources.make(pipeline.source, pipeline.kind, pipeline.records, folder or Path())
+
+
+def _dataset(pipeline: Pipeline, workers: int, todo: Sequence[Any], folder: Path | None) -> Any:
+    dataset: Any = grain.MapDataset.source(_source(pipeline, folder)).seed(pipeline.seed)
+    if pipeline.shuffle:
+        dataset = dataset.shuffle(seed=pipeline.seed)
+    dataset = dataset.repeat(pipeline.epochs)
+    if pipeline.form == "stream":
+        dataset = dataset.to_iter_dataset()
+    dataset = dataset.apply(list(todo))
+    if pipeline.form == "map":
+        dataset = dataset.to_iter_dataset()
+    options = grain.MultiprocessingOptions(num_workers=workers)
+    return dataset.mp_prefetch(options) if workers else dataset
+
+
+@contextlib.contextmanager
+def opened(
+    pipeline: Pipeline,
+    folder: Path,
+    workers: int = 0,
+    extra: Extra = (),
+    **settings: Any,
+) -> Iterator[Any]:
+    """Gives an iterator over a pipeline, of a loader, a dataset or a device stage; closes it all.
+
+    Args:
+      pipeline: what to build.
+      folder: for what its source keeps on disk.
+      workers: worker processes.
+      extra: more operations.
+      **settings: further arguments of a loader.
+    """
+    todo = operations(pipeline)
+    for place, operation in reversed(extra):
+        todo.insert(place, operation)
+    with contextlib.ExitStack() as stack:
+        if pipeline.form == "loader":
+            made: Any = stack.enter_context(loader(pipeline, workers, todo, folder, **settings))
+        else:
+            made = _dataset(pipeline, workers, todo, folder)
+        if pipeline.remainder is None:
+            yield stack.enter_context(contextlib.closing(iter(made)))
+            return
+        import jax
+
+        stage = grain.prefetch_to_device(made, jax.devices()[0], remainder=pipeline.remainder)
+        yield stack.enter_context(stage)
+
+
 def total(element: Any) -> int:
-    """Returns the sum over an element that may be a batch."""
-    if isinstance(element, np.ndarray) and element.dtype == object:
-        return sum(total(e) for e in element)
-    return int(np.sum(element))
+    """Returns the sum over an element of numbers that may be a batch."""
+    return kinds.total(plain(element))
 
 
 def plain(value: Any) -> Any:
-    """Returns an element as nested lists of ints."""
-    if isinstance(value, np.ndarray):
-        return [plain(v) for v in value]
-    return int(value)
+    """Returns an element of numbers as nested lists of ints."""
+    return kinds.kind_of("number").decode(value)

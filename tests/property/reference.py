@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,22 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Pipeline:
-    """A random pipeline: what the library and the reference both read."""
+    """A random pipeline: what the library and the reference both read.
+
+    Attributes:
+      records: of the source.
+      epochs: how often it is read.
+      seed: of the order and the random steps.
+      shuffle: whether each epoch has a random order.
+      shards: of the loader.
+      shard: which of them.
+      lanes: of the loader.
+      operations: kinds and arguments.
+      form: "loader"; "map" for a dataset of random access; "stream" for one of streams.
+      kind: of elements; see `kinds`.
+      source: see `sources`.
+      remainder: "pad" or "drop" for a device stage around it; None for none.
+    """
 
     records: int
     epochs: int
@@ -26,6 +41,20 @@ class Pipeline:
     shard: int
     lanes: int
     operations: tuple[tuple[Any, ...], ...]
+    form: str = "loader"
+    kind: str = "number"
+    source: str = "list"
+    remainder: str | None = None
+
+    @property
+    def draws(self) -> bool:
+        """Whether user code draws from the generators of the process."""
+        return self.source == "drawing" or any(op[0] == "draw" for op in self.operations)
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the number of elements is known before."""
+        return not {"filter", "flat_map"} & {op[0] for op in self.operations}
 
 
 def generator(seed: int, position: int, output: int, step: int) -> np.random.Generator:
@@ -48,6 +77,8 @@ def plus(value: Any, number: int) -> Any:
 
 def stream(pipeline: Pipeline, order: Sequence[int]) -> list[Any]:
     """What one shard yields. `order` has the record key of every position, over all epochs."""
+    if pipeline.form == "map":
+        return _random_access(pipeline, order)
     lanes = [_lane(pipeline, order, lane) for lane in range(pipeline.lanes)]
     out = []
     while any(lanes):
@@ -74,7 +105,9 @@ def _lane(pipeline: Pipeline, order: Sequence[int], lane: int) -> list[Any]:
         elif op[0] == "map":
             mine = [(plus(3 * v if isinstance(v, int) else v, op[1]), p, o) for v, p, o in mine]
         elif op[0] == "map_with_index":
-            mine = [(plus(v, p), p, o) for v, p, o in mine]
+            # A stream has no positions: there it is the number of elements before.
+            places = [p if pipeline.form == "loader" else n for n, (_, p, _) in enumerate(mine)]
+            mine = [(plus(v, n), p, o) for n, (v, p, o) in zip(places, mine, strict=True)]
         elif op[0] == "random_map":
             mine = [
                 (plus(v, int(generator(pipeline.seed, p, o, randoms).integers(1000))), p, o)
@@ -90,6 +123,38 @@ def _lane(pipeline: Pipeline, order: Sequence[int], lane: int) -> list[Any]:
                 for i in range(total(v) % op[1])
             ]
     return [value for value, _, _ in mine]
+
+
+def _random_access(pipeline: Pipeline, order: Sequence[int]) -> list[Any]:
+    """What a dataset of random access yields: each element is a function of its index."""
+    found: list[Any] = list(order)
+    randoms = 0
+    for op in pipeline.operations:
+        present = [(index, value) for index, value in enumerate(found) if value is not None]
+        if op[0] == "batch":
+            size, drop = op[1:]
+            end = len(found) // size * size if drop else len(found)
+            found = [found[i : min(i + size, end)] for i in range(0, end, size)]
+        elif op[0] == "flat_map":
+            wide: list[Any] = [None] * (op[1] * len(found))
+            for index, value in present:
+                for i in range(total(value) % op[1]):
+                    wide[op[1] * index + i] = plus(value, 10 * i)
+            found = wide
+        elif op[0] == "filter":
+            for index, value in present:
+                found[index] = value if total(value) % op[1] != 0 else None
+        else:
+            for index, value in present:
+                if op[0] == "map":
+                    found[index] = plus(3 * value if isinstance(value, int) else value, op[1])
+                elif op[0] == "map_with_index":
+                    found[index] = plus(value, index)
+                else:
+                    rng = generator(pipeline.seed, index, 0, randoms)
+                    found[index] = plus(value, int(rng.integers(1000)))
+            randoms += op[0] == "random_map"
+    return [value for value in found if value is not None]
 
 
 def _batch(elements: list[Any], size: int, drop: bool, full_rows: int | None) -> list[Any]:
@@ -112,6 +177,20 @@ def order(pipeline: Pipeline, index_shuffle: Any) -> list[int]:
         else:
             keys += list(range(n))
     return keys
+
+
+def padded(values: list[Any], pipeline: Pipeline) -> list[tuple[list[int], int]]:
+    """What a device stage makes of batches of numbers: the rows, and how many more are padding.
+
+    A batch step says how many rows there are; a dataset of random access says nothing, so that the
+    first batch tells.
+    """
+    size = pipeline.operations[-1][1]
+    if pipeline.form == "map" and values:
+        size = len(values[0])
+    if pipeline.remainder == "drop":
+        return [(value, 0) for value in values if len(value) == size]
+    return [(value, size - len(value)) for value in values]
 
 
 def draw(rng: random.Random) -> Pipeline:
@@ -144,3 +223,47 @@ def draw(rng: random.Random) -> Pipeline:
         lanes=lanes,
         operations=tuple(operations),
     )
+
+
+# Sources that exist for each kind of element are in `sources`; these are all there are.
+_FORMS = ["loader", "loader", "map", "stream"]
+
+
+def draw_of_any_kind(
+    rng: random.Random, sources: Mapping[str, Sequence[str]], drawing: str
+) -> Pipeline:
+    """Returns a random pipeline on any source and kind of element, as a loader or a dataset.
+
+    Args:
+      rng: draws.
+      sources: names, and the kinds of elements that each has.
+      drawing: the one that draws from the generators of the process.
+    """
+    source = rng.choice(list(sources))
+    kind = rng.choice(sources[source])
+    form = rng.choice(_FORMS)
+    pipeline = dataclasses.replace(draw(rng), form=form, kind=kind, source=source)
+    if form != "loader":
+        pipeline = dataclasses.replace(pipeline, shards=1, shard=0, lanes=1)
+    operations = list(pipeline.operations)
+    if form == "map":
+        operations = _without_batches_over_gaps(operations)
+    if source == drawing or rng.random() < 0.1:
+        operations.insert(rng.randint(0, len(operations)), ("draw",))
+    if kind in DEVICE_KINDS and pipeline.lanes == 1 and rng.random() < 0.5:
+        operations = [op for op in operations if op[0] != "batch"]
+        if form != "map" or not {"filter", "flat_map"} & {op[0] for op in operations}:
+            operations.append(("batch", rng.randint(1, 6), rng.random() < 0.3))
+            pipeline = dataclasses.replace(pipeline, remainder=rng.choice(["pad", "drop"]))
+    return dataclasses.replace(pipeline, operations=tuple(operations))
+
+
+# Dicts of numbers: a padded batch has a place for the mask, and its rows have zeros.
+DEVICE_KINDS = ("arrays", "columns")
+
+
+def _without_batches_over_gaps(operations: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Random access refuses a batch behind what leaves gaps."""
+    gaps = [n for n, op in enumerate(operations) if op[0] in ("filter", "flat_map")]
+    first = min(gaps, default=len(operations))
+    return [op for n, op in enumerate(operations) if op[0] != "batch" or n < first]
