@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 import pickle
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,12 +16,14 @@ import numpy as np
 
 from grain_jax._algebra import copies
 from grain_jax._algebra.columns import ArrayColumn, Column
-from grain_jax._algebra.packing import Array, Keys, Packed
+from grain_jax._algebra.packing import Array, Keys, Packed, pickled_size
 from grain_jax._algebra.stacking import Allocate
 
 __all__ = ["ListColumn", "Texts"]
 
 _DTYPES = {int: np.int64, float: np.float64, bool: np.bool_}
+_SAMPLE = 16  # records that are looked at
+_LARGE = 1 << 16  # bytes of a record, without its arrays
 _STACKED_TO = 1 << 16  # bytes; larger arrays of one shape are not worth a look-up less
 
 
@@ -60,6 +63,8 @@ def _packed(records: Sequence[Any]) -> Column:
             return Texts.of(records, kind)
         elif kind is np.ndarray and _are_alike(records):
             return ArrayColumn(np.stack(records))
+    if _are_entangled(records):
+        return _Whole(list(records))
     if len(set(map(id, records))) == len(records):
         return _Packed(Packed.of(records), None)
     numbers: dict[int, int] = {}
@@ -83,6 +88,29 @@ def _are_alike(records: Sequence[Array]) -> bool:
         and first.ndim > 0
         and len(set(map(id, records))) == len(records)
     )
+
+
+def _are_entangled(records: Sequence[Any]) -> bool:
+    """Whether records refer to so much in common that one by one they would take a multiple."""
+    sample = list(records[:: max(1, len(records) // _SAMPLE)])
+    alone = sum(map(pickled_size, sample))
+    if len(sample) < _SAMPLE or alone < len(sample) * _LARGE or pickled_size(sample) > alone / 2:
+        return False
+    warnings.warn(
+        f"records of type {type(sample[0]).__qualname__} refer to objects that they have in "
+        f"common. A copy of one, which every read makes, takes {alone // len(sample) >> 10} KiB "
+        "with all that it refers to, and each worker holds the whole list. Let records hold an "
+        "index or a name instead of the object.",
+        stacklevel=2,
+    )
+    return True
+
+
+class _Whole(ListColumn):
+    """Records that travel together, as the one net of objects that they are."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._records,)
 
 
 class _Numbers(Column):

@@ -16,7 +16,17 @@ import numpy as np
 
 from grain_jax._values.arrays import reduce_text
 
-__all__ = ["Array", "Keys", "Packed", "Pickler", "fields_of", "frozen_array", "load", "seal"]
+__all__ = [
+    "Array",
+    "Keys",
+    "Packed",
+    "Pickler",
+    "fields_of",
+    "frozen_array",
+    "load",
+    "pickled_size",
+    "seal",
+]
 
 Array = np.ndarray[Any, Any]
 Keys = np.ndarray[Any, np.dtype[np.int64]]
@@ -188,6 +198,13 @@ def _keep(own: set[int], beside: list[pickle.PickleBuffer], buffer: pickle.Pickl
         return True  # rebuilt around memory beside the pickle, some would be the original
     beside.append(buffer)
     return False
+
+
+def pickled_size(record: Any) -> int:
+    """How many bytes a record takes without its arrays, classes and functions."""
+    file = io.BytesIO()
+    Pickler(file, apart=False).dump(record)
+    return file.tell()
 
 
 class Packed:

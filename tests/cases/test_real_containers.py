@@ -441,3 +441,37 @@ def test_objects_of_a_script_in_every_start_mode(tmp_path: Path, mode: str) -> N
             print([type(r) is Record and r.v == 1 + r.x[-1] for r in got].count(True))
     """
     assert scripts.output(tmp_path, text) == ["12"] * 4
+
+
+class Node:
+    """Refers to the collection that it is in."""
+
+    def __init__(self, i: int, all_of_them: list[Any]) -> None:
+        self.i, self.all = i, all_of_them
+        self.text = f"node number {i}"
+
+
+@WORKERS
+def test_records_that_refer_to_all_others_are_copied_with_them(workers: int) -> None:
+    source: list[Any] = []
+    source += [Node(i, source) for i in range(2500)]
+
+    def change(node: Any) -> None:
+        node.all[0].i += 1
+
+    with grain.load(
+        source,
+        num_epochs=2,
+        transformations=[Change(change, lambda r: (r.i, r.all[0].i, r.all[r.i % 2500].text))],
+        worker_count=workers,
+    ) as loader:
+        iterator = iter(loader)
+        if workers:
+            with pytest.warns(
+                UserWarning, match="type Node refer to objects that they have in comm"
+            ):
+                first = next(iterator)
+        else:
+            first = next(iterator)
+        got = [first, *(next(iterator) for _ in range(20))]
+    assert got == [(1, 1, "node number 1")] + [(i, 1, f"node number {i}") for i in range(1, 21)]
