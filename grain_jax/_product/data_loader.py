@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import itertools
-import logging
-import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
@@ -17,14 +13,11 @@ from grain_jax._datasets.plan import Plan, Segment
 from grain_jax._execution import workers
 from grain_jax._execution.layout import Layout
 from grain_jax._execution.serial import Own
+from grain_jax._product import sampling
 from grain_jax._product.loader_iterator import DataLoaderIterator, Description
 from grain_jax._values import closing, errors, options, sharding
 
 __all__ = ["DataLoader", "DataLoaderIterator", "load"]
-
-_logger = logging.getLogger("grain_jax")
-
-_BUILT_IN = (samplers.IndexSampler, samplers.SequentialSampler)
 
 
 class DataLoader(closing.Closing):
@@ -112,11 +105,13 @@ class DataLoader(closing.Closing):
         self._sampler = sampler
         self._source = source = sources.adapt(data_source)
         sources.check_not_empty(source)
-        _check_sampler(sampler, source)
-        self._layout = _layout(sampler, shard_options, lanes or 1)
+        sampling.check_sampler(sampler, source)
+        self._layout = sampling.layout_of(sampler, shard_options, lanes or 1)
         todo, stages = _steps(operations, sampler)
         root = _root(source, sampler, read_options)
-        self._plan = Plan(root, todo, seed=_seed(sampler) or 0, skips=self._options.skips)
+        self._plan = Plan(
+            root, todo, seed=sampling.seed_of(sampler) or 0, skips=self._options.skips
+        )
         self._stages = stages
         self._iterators: weakref.WeakSet[DataLoaderIterator] = weakref.WeakSet()
         self._keeper = workers.Keeper()
@@ -154,7 +149,7 @@ class DataLoader(closing.Closing):
           InvalidValueError: if an epoch by itself is too short to yield anything.
         """
         options.check_count("start", start, minimum=0)
-        records, layouts = _epoch_layouts(self._sampler, self._layout, start)
+        records, layouts = sampling.epoch_layouts(self._sampler, self._layout, start)
         self._check_epoch(records)
         return map(self._iterate, layouts)
 
@@ -209,9 +204,11 @@ class DataLoader(closing.Closing):
             setup=iterators.Setup(self._options),
             layout=self._layout,
             stages=self._stages,
-            seed=_seed(self._sampler),
+            seed=sampling.seed_of(self._sampler),
             sampler=type(self._sampler).__name__,
-            sampler_text=repr(self._sampler) if isinstance(self._sampler, _BUILT_IN) else None,
+            sampler_text=repr(self._sampler)
+            if isinstance(self._sampler, sampling.BUILT_IN)
+            else None,
         )
 
     def _batch_rows(self) -> tuple[tuple[int, ...], int | None] | None:
@@ -289,92 +286,15 @@ def load(
     )
 
 
-def _check_sampler(sampler: Any, source: access.Source) -> None:
-    if not hasattr(sampler, "__getitem__"):
-        raise errors.InvalidTypeError(
-            f"sampler must give a RecordMetadata for each index, got {sampler!r} of type "
-            f"{type(sampler).__name__}. Write grain_jax.samplers.IndexSampler(num_records=...)."
-        )
-    if not isinstance(sampler, _BUILT_IN) or sampler.num_records == source.length:
-        return
-    if sampler.num_records > source.length:
-        raise errors.InvalidValueError(
-            f"the sampler has num_records={sampler.num_records}, and the source "
-            f"({source.description}) has {source.length} records. Write "
-            f"num_records={source.length}, or len(source)."
-        )
-    _log_unread(source.description, source.length, sampler.num_records)
-
-
-@functools.lru_cache
-def _log_unread(source: str, length: int, read: int) -> None:
-    """Says, once, that a sampler leaves records out: for a part of a source that is meant."""
-    _logger.warning(
-        "the sampler has num_records=%d, and the source (%s) has %d records: the last %d of them "
-        "are never read. Write num_records=len(source) to read all.",
-        read,
-        source,
-        length,
-        length - read,
-    )
-
-
-def _seed(sampler: Any) -> int | None:
-    return sampler.seed if isinstance(sampler, _BUILT_IN) else None
-
-
 def _root(
     source: access.Source, sampler: Any, read_options: options.ReadOptions | None
 ) -> roots.NodeRoot:
-    seed = _seed(sampler) or 0
+    seed = sampling.seed_of(sampler) or 0
     # A subclass may answer in any way.
-    if type(sampler) in _BUILT_IN:
+    if type(sampler) in sampling.BUILT_IN:
         node = nodes.IndexNode(nodes.SourceNode(source), index_maps.Sample(sampler))
         return roots.NodeRoot(node, read_options, seed=seed, by_position=True)
     return sampled.SampledRoot(source, sampler, read_options, seed)
-
-
-def _layout(sampler: Any, given: sharding.ShardOptions | None, lanes: int) -> Layout:
-    """Decides who shards: the loader, the sampler, or nobody."""
-    if given is not None and not isinstance(given, sharding.ShardOptions):
-        raise errors.InvalidTypeError(
-            f"shard_options must be a ShardOptions or None, got {given!r} of type "
-            f"{type(given).__name__}. Write sharding.ShardOptions(index, count)."
-        )
-    own = sampler.shard_options if isinstance(sampler, _BUILT_IN) else None
-    own = own if own is not None and own.is_given else None
-    given = given if given is not None and given.is_given else None
-    if (
-        own
-        and given
-        and (own.shard_index, own.shard_count) != (given.shard_index, given.shard_count)
-    ):
-        raise errors.InvalidValueError(
-            f"sharding is given twice: shard {given.shard_index} of {given.shard_count} to the "
-            f"loader, shard {own.shard_index} of {own.shard_count} to the sampler. Give it once; "
-            "shard_options of the loader keep a run restorable on another number of processes."
-        )
-    if own and given:
-        warnings.warn(
-            "sharding is given to the sampler and to the loader; the sampler's is used. Give it "
-            "once: to the loader, so that a run can be restored on another number of processes.",
-            stacklevel=3,
-        )
-    if own or type(sampler) in _BUILT_IN:
-        length: int | None = sampler.length
-    else:
-        length = sampled.length_of(sampler)
-        if length is None and (given or lanes > 1):
-            raise errors.InvalidTypeError(
-                f"sampler {type(sampler).__name__} has no __len__, and shards or lanes need to "
-                "know where the stream ends. Give it one."
-            )
-    if own:
-        return Layout(length, sampler_shard=(own.shard_index, own.shard_count), lanes=lanes)
-    if given is None:
-        return Layout(length, lanes=lanes)
-    shard = (given.shard_index, given.shard_count)
-    return Layout(length, shard=shard, lanes=lanes, even=given.drop_remainder)
 
 
 def _check_list(name: str, given: Any) -> None:
@@ -388,7 +308,7 @@ def _check_list(name: str, given: Any) -> None:
 def _steps(todo: Sequence[Any], sampler: Any) -> tuple[list[steps.Step], list[Any]]:
     """Returns the steps, and the serial stages from the first operation of the user's own on."""
     _check_list("operations", todo)
-    seed = _seed(sampler)
+    seed = sampling.seed_of(sampler)
     before: list[steps.Step] = []
     stages: list[Any] = []
     randoms = 0
@@ -400,42 +320,6 @@ def _steps(todo: Sequence[Any], sampler: Any) -> tuple[list[steps.Step], list[An
             continue
         if isinstance(step, steps.RandomStep):
             randoms += 1
-            _check_random(step, sampler)
+            sampling.check_random(step, sampler)
         (stages if stages else before).append(step)
     return before, stages
-
-
-def _check_random(step: steps.RandomStep, sampler: Any) -> None:
-    if step.seed is not None:
-        return
-    if not isinstance(sampler, _BUILT_IN):
-        try:
-            if sampler[0].rng is not None:
-                return
-        except IndexError:
-            return
-    raise errors.InvalidValueError(
-        f"{step.title} draws random numbers, and the sampler has no seed. Write "
-        f"{type(sampler).__name__}(..., seed=0)."
-    )
-
-
-def _epoch_layouts(sampler: Any, layout: Layout, epoch: int) -> tuple[int, Iterator[Layout]]:
-    """Returns the records of an epoch, and the layout of each epoch from `epoch` on."""
-    if not isinstance(sampler, _BUILT_IN):
-        raise errors.InvalidTypeError(
-            f"epochs() needs a sampler that knows its epochs, and {type(sampler).__name__} is "
-            "one of your own. Iterate over the loader instead."
-        )
-    count: int | None = 1
-    if isinstance(sampler, samplers.IndexSampler):
-        count = sampler.num_epochs
-        once = samplers.IndexSampler(sampler.num_records, sampler.shard_options, num_epochs=1)
-        records = once.length or 0
-    else:
-        records = sampler.length
-    numbers = itertools.count(epoch) if count is None else range(epoch, count)
-    return records, (
-        dataclasses.replace(layout, start=number * records, length=(number + 1) * records)
-        for number in numbers
-    )
