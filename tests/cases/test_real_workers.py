@@ -21,6 +21,7 @@ MODES = ["fork_imported", "fork_first", "fresh"]
 # A file of 20,000 numbers of 8 bytes; number i is 3 * i + 1.
 NUMBERS = """
 import functools, os, sqlite3, sys, zipfile
+import numpy as np
 import grain_jax as grain
 
 N = 20_000
