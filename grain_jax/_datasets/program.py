@@ -159,10 +159,14 @@ class Program:
         else:
             if ready is None:
                 ready = self._tried(kind, payload, _caught(allocate))
-            done, results, error = self._run_units(segment, payload, ready, allocate, skipped)
             waited = ready.waited if isinstance(ready, Read) else 0.0
+            try:
+                done, results, error = self._run_units(segment, payload, ready, allocate, skipped)
+            finally:
+                ready = None  # it may be an exception, whose traceback leads to this frame
         seconds = time.perf_counter() - begin
         outcome = Outcome(seconds, waited, done, skipped=skipped, error=error)
+        del error  # its traceback leads to this frame
         if not (segment.counted and len(results) == done):
             _add_whereabouts(outcome, results)
         if any(block.rngs is not None for _, block in results):
@@ -253,24 +257,27 @@ class Program:
         together = ready if isinstance(ready, BaseException) else None
         caught = _caught(allocate)
         results: list[tuple[int, Block]] = []
-        for unit, part in parts:
-            try:
-                if together is not None and asked == 1:
-                    raise together
-                result = run(segment, part, allocate)
-                if result is not None:
-                    results.append((unit, result))
-            except self._skips as error:
-                skipped.append(
-                    (unit, Skip(type(error).__name__, faults.described(error, _LONGEST)))
-                )
-            except caught as error:
-                if not unit:
-                    raise
-                return unit, results, error
-        if together is not None and not isinstance(together, self._skips):
-            raise together  # it did not come again, and is raised all the same
-        return asked, results, None
+        try:
+            for unit, part in parts:
+                try:
+                    if together is not None and asked == 1:
+                        raise together
+                    result = run(segment, part, allocate)
+                    if result is not None:
+                        results.append((unit, result))
+                except self._skips as error:
+                    skipped.append(
+                        (unit, Skip(type(error).__name__, faults.described(error, _LONGEST)))
+                    )
+                except caught as error:
+                    if not unit:
+                        raise
+                    return unit, results, error
+            if together is not None and not isinstance(together, self._skips):
+                raise together  # it did not come again, and is raised all the same
+            return asked, results, None
+        finally:
+            ready = together = None  # the traceback of what was caught leads to this frame
 
     def _read(self, segment: Segment, payload: Any) -> Read:
         """Reads the records of all units, or of those before the first one with a gap."""

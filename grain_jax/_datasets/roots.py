@@ -177,8 +177,13 @@ class NodeRoot:
         if len(positions) == 1:
             row = 0
         if row is None or row >= len(positions):
-            faults.reraise(error, access.READING, f"positions {positions[0]} to {positions[-1]}")
-        faults.reraise(error, access.READING, describe(int(positions[row])))
+            where = f"positions {positions[0]} to {positions[-1]}"
+        else:
+            where = describe(int(positions[row]))
+        try:
+            faults.reraise(error, access.READING, where)
+        finally:
+            del error  # the traceback holds this frame
 
 
 class _Reading:

@@ -248,6 +248,8 @@ def _work(channel: _Channel, produce: Callable[[], Any]) -> None:
     finally:
         with _running_lock:
             _running.pop(threading.current_thread(), None)
+        # The traceback of an error leads to this frame, and nobody may come to take the error.
+        del channel, produce
 
 
 def _await_permission(channel: _Channel, number: int) -> None:

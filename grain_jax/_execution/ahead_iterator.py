@@ -56,8 +56,9 @@ class AheadIterator(Closing, StatefulCheckpointable, Generic[T]):
         close_source: bool = False,
     ) -> None:
         iterator = _iterate(source)
-        self._borrower = _Borrower(self, iterator)
-        self._lent = self._borrower.lent
+        self._iterator = iterator
+        self._borrower = _Borrower(self)
+        self._lent = borrow(iterator, self._borrower)
         self._is_fresh = self._lent.is_fresh
         self._convert = convert
         self._buffer_size = buffer_size
@@ -91,12 +92,12 @@ class AheadIterator(Closing, StatefulCheckpointable, Generic[T]):
     @property
     def skipped(self) -> tuple[str, ...]:
         """What the source says that its `ErrorPolicy` left out, in what was read ahead, too."""
-        return getattr(self._borrower.iterator, "skipped", ())
+        return getattr(self._iterator, "skipped", ())
 
     @property
     def skipped_count(self) -> int:
         """How many records that were, as the source says."""
-        return getattr(self._borrower.iterator, "skipped_count", 0)
+        return getattr(self._iterator, "skipped_count", 0)
 
     def start_prefetch(self) -> None:
         """Starts reading ahead now rather than at the first `next`."""
@@ -117,10 +118,10 @@ class AheadIterator(Closing, StatefulCheckpointable, Generic[T]):
           InvalidTypeError: if the source has no state.
         """
         if self._owner is not None:
-            return self._owner.get_state()
+            return self._owner.get_state(self._own_state)
         refuse_in_fork(self._pid)
-        require_state(self._borrower.iterator, self._lent.has_state)
-        return self._encode(copy.deepcopy(self._borrower.position()))
+        require_state(self._iterator, self._lent.has_state)
+        return self._own_state()
 
     def set_state(self, state: Any) -> None:
         """Moves to a position; the next element is read from there.
@@ -250,9 +251,8 @@ class AheadIterator(Closing, StatefulCheckpointable, Generic[T]):
     def _running(self) -> _Run[T]:
         if self._run is None:
             self._halt()
-            borrower = self._borrower
-            borrower.state = borrower.position()
-            origin = borrower.state if self._rewind and self._lent.has_state else _NOWHERE
+            position = self._borrower.state = self._position()
+            origin = position if self._rewind and self._lent.has_state else _NOWHERE
             produce = _Producer(self._lent, self._convert, origin)
             if draws := self._lent.draws:
                 self._run = RunHere(produce, self._buffer_size, draws)
@@ -277,12 +277,20 @@ class AheadIterator(Closing, StatefulCheckpointable, Generic[T]):
 
     def _move_to(self, state: Any) -> None:
         self._check()
-        require_state(self._borrower.iterator, self._lent.has_state)
+        require_state(self._iterator, self._lent.has_state)
         self._halt()
         self._lent.set_state(self._decode(state))
         self._moved(state)
         self._borrower.state = self._lent.state()
         self._rewind = self._exhausted = False
+
+    def _position(self) -> Any:
+        """The source's state at the last element delivered; before the first run, its own."""
+        state = self._borrower.state
+        return self._lent.state() if state is _NOWHERE else state
+
+    def _own_state(self) -> Any:
+        return self._encode(copy.deepcopy(self._position()))
 
     def _check(self) -> None:
         refuse_in_fork(self._pid)
@@ -294,23 +302,20 @@ class AheadIterator(Closing, StatefulCheckpointable, Generic[T]):
 
 
 class _Borrower:
-    """Answers for the position of the source, without keeping the iterator alive."""
+    """Answers for the position of the source, which it refers to as little as to the iterator.
 
-    def __init__(self, outer: AheadIterator[Any], iterator: Iterator[Any]) -> None:
-        self.iterator = iterator
+    The source refers to this, and would otherwise be part of a cycle that only a collection ends.
+    """
+
+    def __init__(self, outer: AheadIterator[Any]) -> None:
         self.state: Any = _NOWHERE
         self._outer = weakref.ref(outer)
-        self.lent = borrow(iterator, self)
 
-    def position(self) -> Any:
-        """The source's state at the last element delivered; before the first run, its own."""
-        return self.lent.state() if self.state is _NOWHERE else self.state
-
-    def get_state(self) -> Any:
+    def get_state(self, own: Callable[[], Any]) -> Any:
         outer = self._outer()
         if outer is not None and outer._owner is not None:
-            return outer._decode(outer._owner.get_state())
-        return copy.deepcopy(self.position())
+            return outer._decode(outer._owner.get_state(outer._own_state))
+        return copy.deepcopy(own() if self.state is _NOWHERE else self.state)
 
     def set_state(self, state: Any) -> None:
         self._living().set_state(state)
@@ -338,7 +343,7 @@ class _Loan:
 
     def state(self) -> Any:
         iterator = self._iterator
-        return iterator._encode(iterator._borrower.position())
+        return iterator._encode(iterator._position())
 
     def set_state(self, state: Any) -> None:
         with self._iterator._lock:

@@ -9,11 +9,14 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import traceback
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar, cast
 
 from grain_jax._execution.ahead import refuse_in_fork
+from grain_jax._execution.engine.faults import forget_frames
+from grain_jax._values import faults
 from grain_jax._values.errors import ClosedError
 
 __all__ = ["RunHere"]
@@ -104,10 +107,17 @@ class RunHere(Generic[T]):
         except StopIteration:
             pass
         except Exception as error:
+            if self._results:
+                # It waits for its turn. Its frames, and those that they were called from, refer to
+                # the iterator that keeps it: their text has to do.
+                text = traceback.format_tb(faults.user_traceback(error.__traceback__))
+                faults.add_note(error, f"raised ahead of its turn:\n{''.join(text)}".rstrip())
+                forget_frames(error)
             kind, value = _ERROR, error
         self._over = kind != _ITEM
         self._results.append((self._made, kind, value))
         self._made += 1
+        del value  # the traceback of an error may lead to this frame
 
     def take(self, number: int) -> None:
         """Takes the result of that number, and all before it; once more is as good as once."""

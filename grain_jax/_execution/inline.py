@@ -104,7 +104,10 @@ class Inline:
         inputs = [bundle.load()[row] for bundle, rows in sources_ for row in rows]
         guard = global_random.preserved() if self._program.seeded else contextlib.nullcontext()
         with guard:
-            return Outputs(*self._program.run(kind, payload, inputs, None, ready))
+            try:
+                return Outputs(*self._program.run(kind, payload, inputs, None, ready))
+            finally:
+                ready = None  # it may be an exception, whose traceback leads to this frame
 
     def cancel(self) -> None:
         """Forgets what was submitted."""

@@ -8,7 +8,7 @@ the borrower has delivered. An iterator of this library takes part with one meth
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from grain_jax._values.errors import ClosedError, InvalidTypeError
@@ -19,8 +19,12 @@ __all__ = ["Lent", "Owner", "borrow", "refuse_lent", "require_state"]
 class Owner(Protocol):
     """Who answers for the position of a lent iterator, in that iterator's own kind of state."""
 
-    def get_state(self) -> Any:
-        """Returns the position of the last element that the user received."""
+    def get_state(self, own: Callable[[], Any]) -> Any:
+        """Returns the position of the last element that the user received.
+
+        Args:
+          own: returns the position of the lent iterator, which is that before the first element.
+        """
 
     def set_state(self, state: Any) -> None:
         """Moves there, dropping what was read ahead."""

@@ -45,7 +45,7 @@ class Pipeline:
         self._executors: tuple[inline.Executor, inline.Executor] | None = None
         self._stream: Pull | None = None
         self._lock = threading.Lock()
-        self._closed = False
+        self._closed = self._ended = False
         self._left_over = 0
         self.position = layout.first()
 
@@ -169,6 +169,8 @@ class Pipeline:
     def next_item(self) -> Item | Any:
         """Returns the next item, or END; an error leaves the position alone."""
         self.check_open()
+        if self._ended:
+            return END
         try:
             return self._pull()
         except SparseError:
@@ -183,7 +185,8 @@ class Pipeline:
     def advance(self) -> None:
         """Gets work going."""
         self.check_open()
-        self._build().advance()
+        if not self._ended:
+            self._build().advance()
 
     def close(self) -> None:
         """Ends workers and threads; idempotent, from any thread."""
@@ -191,6 +194,7 @@ class Pipeline:
         self._end()
 
     def _end(self) -> None:
+        """Ends workers and threads, until they are needed again."""
         with self._lock:
             executors, self._executors = self._executors, None
         for executor in executors or ():
@@ -214,6 +218,9 @@ class Pipeline:
                 self._left_over, stream.left_over = skipped - self.position.skipped, []
             if self.is_elastic:
                 self.position = self.layout.ended(self.segments, self.position)
+            # The iterator may be kept for long, and is only used again where it is set back.
+            self._ended, self._stream = True, None
+            self._end()
             return END
         try:
             _ = item.element  # decoded here: if that fails, the position has not moved
@@ -252,7 +259,7 @@ class Pipeline:
         return dataclasses.replace(position, sparse=True, cursors=tuple(cursors))
 
     def _forget(self) -> None:
-        self._stream = None
+        self._stream, self._ended = None, False
         for executor in self._executors or ():
             executor.cancel()
 

@@ -48,7 +48,7 @@ class Positioned(
     def get_state(self) -> State:
         """Returns the position after the last element you received: JSON, of constant size."""
         if self._owner is not None:
-            state: State = self._owner.get_state()
+            state: State = self._owner.get_state(self._state)
             return state
         return self._state()
 

@@ -59,8 +59,6 @@ class Serial:
         self._metadata = metadata
         self._stream: Records | None = None
         self._live: list[Any] = []
-        self._where = ""
-        self._upstream_error: BaseException | None = None
         self._to_skip = 0
         self._place = _Place(pipeline.position, 0, None)
 
@@ -171,11 +169,14 @@ class Serial:
     def _started(self) -> Records:
         if self._stream is None:
             self._live = []
-            self._where = "its start"
-            stream = self._records()
+            # Nothing in the stream refers to this object, which would be a cycle.
+            upstream = _Upstream(self.pipeline, self._metadata)
+            stream = upstream.stream()
             for number, stage in enumerate(self._stages):
                 if isinstance(stage, Own):
-                    stream = self._run(stage, stream)
+                    live = snapshots.snapshot(stage.operation)
+                    self._live.append(live)
+                    stream = _run(stage, live, stream, upstream)
                 else:
                     stream = operations.run_step(stream, stage, self.pipeline.plan.seed, number)
             if self._place.saved is not None:
@@ -184,43 +185,64 @@ class Serial:
             self._stream = stream
         return self._stream
 
-    def _records(self) -> Records:
-        while True:
-            try:
-                item = self.pipeline.next_item()
-            except BaseException as error:
-                self._upstream_error = error
-                raise
-            if item is END:
-                return
-            self._where = f"the record at position {item.position}"
-            yield records.Record(self._metadata(item), item.element)
 
-    def _run(self, stage: Own, stream: Records) -> Records:
-        """Returns the outputs of one operation, which says where it failed."""
-        live = snapshots.snapshot(stage.operation)
-        self._live.append(live)
-        try:
-            outputs = iter(live(stream))
-        except Exception as error:
-            _reraise(stage, error, "its start", has_yielded=False)
-        return self._watched(stage, outputs)
+class _Upstream:
+    """The records that a pipeline gives, and where it stands.
 
-    def _watched(self, stage: Own, outputs: Records) -> Records:
-        has_yielded = False
+    Attributes:
+      where: what the operations are at, in words.
+      failed: the `id` of the error that the pipeline itself has raised; the error would be a cycle.
+    """
+
+    def __init__(
+        self, pipeline: Pipeline, metadata: Callable[[Item], records.RecordMetadata]
+    ) -> None:
+        self._pipeline = pipeline
+        self._metadata = metadata
+        self.where = "its start"
+        self.failed: int | None = None
+
+    def stream(self) -> Records:
+        """Yields the records."""
+        while (record := self._next()) is not None:
+            yield record
+
+    def _next(self) -> records.Record[Any] | None:
         try:
-            for record in outputs:
-                if not isinstance(record, records.Record):
-                    raise errors.InvalidTypeError(
-                        f"{stage.title} yielded {type(record).__name__}. Yield records: "
-                        "grain_jax.Record(metadata, data)."
-                    )
-                yield record
-                has_yielded = True
-        except Exception as error:
-            if error is self._upstream_error:
-                raise
-            _reraise(stage, error, self._where, has_yielded)
+            item = self._pipeline.next_item()
+        except BaseException as error:
+            self.failed = id(error)
+            raise
+        if item is END:
+            return None
+        self.where = f"the record at position {item.position}"
+        return records.Record(self._metadata(item), item.element)
+
+
+def _run(stage: Own, live: Any, stream: Records, upstream: _Upstream) -> Records:
+    """Returns the outputs of one operation, which says where it failed."""
+    try:
+        outputs = iter(live(stream))
+    except Exception as error:
+        _reraise(stage, error, "its start", has_yielded=False)
+    return _watched(stage, outputs, upstream)
+
+
+def _watched(stage: Own, outputs: Records, upstream: _Upstream) -> Records:
+    has_yielded = False
+    try:
+        for record in outputs:
+            if not isinstance(record, records.Record):
+                raise errors.InvalidTypeError(
+                    f"{stage.title} yielded {type(record).__name__}. Yield records: "
+                    "grain_jax.Record(metadata, data)."
+                )
+            yield record
+            has_yielded = True
+    except Exception as error:
+        if id(error) == upstream.failed:
+            raise
+        _reraise(stage, error, upstream.where, has_yielded)
 
 
 def _reraise(stage: Own, error: Exception, where: str, has_yielded: bool) -> NoReturn:

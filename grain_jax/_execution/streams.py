@@ -66,7 +66,7 @@ class SegmentStream:
                 break
 
     def pull(self, block: bool) -> Any:
-        """Returns the next item, PENDING or END."""
+        """Returns the next item, PENDING or END; what has raised is of no more use."""
         while True:
             if self._ready:
                 return self._ready.popleft()
@@ -82,7 +82,11 @@ class SegmentStream:
                 continue
             task, ticket = self._window[0]
             if isinstance(task, _Failure):
-                raise task.error
+                self._window.popleft()
+                try:
+                    raise task.error
+                finally:
+                    del task  # the traceback holds this frame
             bundle = self._executor.result(ticket, block)
             if bundle is None:
                 return PENDING
@@ -133,6 +137,8 @@ class SegmentStream:
                 return
         if outcome.error is not None:
             self._window.appendleft((_Failure(outcome.error), 0))
+            # What was done before it may be kept for long, and its traceback may lead there.
+            outcome.error = None
         elif outcome.done < task.units:
             rest = self._feed.rest(task, outcome.done)
             self._window.appendleft((rest, self._put(rest)))

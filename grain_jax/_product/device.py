@@ -135,11 +135,11 @@ class DeviceIterator(AheadIterator[Any]):
         self._spec: Any = None
         self._full = rows.full
         super().__init__(source, placer, buffer_size, close_source=close_source)
-        keep_rest = getattr(self._borrower.iterator, "_keep_rest", None)
+        keep_rest = getattr(self._iterator, "_keep_rest", None)
         if keep_rest is not None and rows.rule is not None:
             keep_rest(rows.rule)
         placer.is_fresh = self._is_fresh
-        placer.outlook = getattr(self._borrower.iterator, "_outlook", placer.outlook)
+        placer.outlook = getattr(self._iterator, "_outlook", placer.outlook)
 
     def __len__(self) -> int:
         if self._length is None:
@@ -206,7 +206,7 @@ class DeviceIterator(AheadIterator[Any]):
         return without_rows(state, self._rows.axis + 1)[0]
 
     def _moved(self, state: Any) -> None:
-        self._rows.describe(_described_rows(self._borrower.iterator))
+        self._rows.describe(_described_rows(self._iterator))
         if not self._rows.is_fixed:
             saved = without_rows(state, self._rows.axis + 1)[1]
             if saved.lead is not None:
@@ -216,7 +216,7 @@ class DeviceIterator(AheadIterator[Any]):
 
     def _sizes(self) -> Shape | None:
         """Sizes of the source's `Batch` steps, innermost first, if it says."""
-        say = getattr(self._borrower.iterator, "_batch_sizes", None)
+        say = getattr(self._iterator, "_batch_sizes", None)
         sizes: Shape | None = None if say is None else say()
         return sizes
 

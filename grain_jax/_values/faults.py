@@ -155,4 +155,7 @@ def reraise(error: BaseException, step: str, record: str) -> NoReturn:
 
     Cause and context of the user's exception stay as they are.
     """
-    raise located(error, step, record)
+    try:
+        raise located(error, step, record)
+    finally:
+        del error  # the traceback holds this frame

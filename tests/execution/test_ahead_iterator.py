@@ -63,7 +63,8 @@ class LendingCounter(Counter):
         return super().__next__()
 
     def get_state(self) -> dict[str, int]:
-        return self.owner.get_state() if self.owner else dict(self.position)
+        own = dict(self.position)
+        return self.owner.get_state(lambda: own) if self.owner else own
 
     def set_state(self, state: dict[str, int]) -> None:
         if self.owner:

@@ -110,7 +110,10 @@ class Ledger:
             answer.crowded = self._is_crowded()
             return answer
         if answer is not None:
-            raise answer
+            try:
+                raise answer
+            finally:
+                del answer  # its traceback holds this frame
         if self.broken is not None:
             raise self.broken
         if ticket not in self._open:
