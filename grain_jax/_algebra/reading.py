@@ -2,7 +2,8 @@
 
 The records never depend on how they are read; only the time does. What is read in memory, or
 several records in one call, needs no threads. For the rest, unless the user gives a number, a few
-records are timed now and then: threads are worth their while where a record mostly waits.
+records are timed now and then: threads are worth their while where a record mostly waits. They
+start by themselves only where several may certainly be inside the source at once (`concurrency`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from grain_jax._algebra import concurrency
 from grain_jax._algebra.access import READING, Keys, Source, mark_failure
 from grain_jax._values import progress
 from grain_jax._values.errors import ClosedError
@@ -72,6 +74,7 @@ class Reader:
         wanted = self._options.num_threads
         self._threads = 0 if serial or wanted is None else wanted
         self._tuner = _Tuner() if wanted is None and not serial else None
+        self._shared: bool | None = None
 
     def __getstate__(self) -> tuple[Source, ReadOptions]:
         return self._source, self._options
@@ -120,12 +123,21 @@ class Reader:
         rest = len(keys) - len(records)
         if tuner.threads < 2 or rest < 2:
             return self._source.read_each(keys, records)
+        if not self._may_share():
+            self._tuner = None
+            return self._source.read_each(keys, records)
         before = self._thread_count
         start = time.perf_counter()
         records = self._read_in_threads(keys, tuner.threads, records)
         if self._thread_count == before:  # starting them costs more than they save at first
             tuner.check(rest, time.perf_counter() - start)
         return records
+
+    def _may_share(self) -> bool:
+        """Whether threads may start by themselves; looked at once, when they would first help."""
+        if self._shared is None:
+            self._shared = concurrency.may_share(self._source.given)
+        return self._shared
 
     @property
     def _thread_count(self) -> int:

@@ -94,8 +94,10 @@ class ReadOptions:
     """How records are read from the source.
 
     Attributes:
-      num_threads: threads that read records; 0 reads in the calling thread; None decides by what
-        the first reads cost.
+      num_threads: threads that read records; 0 reads in the calling thread; a number above 1 says
+        that several threads may be inside the source at once. None decides by what the first reads
+        cost, and uses threads only where the source certainly holds nothing that they would share,
+        such as an open file, a connection, or a buffer of its own.
       prefetch_buffer_size: with threads, and no worker processes, how many records to read ahead;
         None means two batches. Workers read for as many elements as are buffered for them.
     """

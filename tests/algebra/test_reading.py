@@ -121,12 +121,29 @@ def test_zero_reads_in_the_calling_thread() -> None:
     one.close()
 
 
+class Waiting:
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> int:
+        time.sleep(0.005)
+        return 3 * index
+
+
 def test_a_source_that_waits_gets_threads() -> None:
+    one = reader(Waiting())
+    for _ in range(3):
+        assert one.read(np.arange(64)) == [3 * index for index in range(64)]
+    assert len(reading_threads()) > 16
+    one.close()
+
+
+def test_a_source_that_changes_what_it_holds_gets_none() -> None:
     source = Counting(wait=0.005)
     one = reader(source)
     for _ in range(3):
         one.read(np.arange(64))
-    assert len(source.threads) > 16
+    assert source.threads == {MAIN}
     one.close()
 
 
