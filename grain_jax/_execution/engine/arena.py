@@ -32,6 +32,7 @@ __all__ = [
 
 ALIGNMENT = 64  # bytes; JAX on CPU takes a buffer without a copy only from this alignment on
 MAX_SLOTS = 4096  # each is one mapping in each process, and the kernel allows 65,530 of those
+_MAX_SLOTS_ON_DISK = 512
 _SMALLEST_MAPPING = 1 << 16
 _PAGE = mmap.PAGESIZE
 _MAP_SHARED, _MAP_PRIVATE = 1, 2
@@ -41,6 +42,10 @@ _MADV_REMOVE = 9
 
 class Memory(np.ndarray[Any, Any]):
     """The bytes under the arrays of one result: they stay as long as any array on them does."""
+
+    def part(self, start: int, size: int) -> Memory:
+        """Returns some of the bytes, which keep all of them."""
+        return np.ndarray.__new__(Memory, (size,), np.uint8, buffer=self, offset=start)
 
 
 @functools.cache
@@ -163,7 +168,9 @@ class Arena:
     def create(cls) -> Arena:
         """Makes the file, as large as the file system lets a sparse file be."""
         descriptor, on_disk = memory_file("grain_jax")
-        stride, slots = (1 << 34, 512) if on_disk else (1 << 40, MAX_SLOTS)
+        stride, slots = 1 << 40, MAX_SLOTS
+        if on_disk:
+            stride, slots = 1 << 34, min(slots, _MAX_SLOTS_ON_DISK)
         while True:
             try:
                 os.ftruncate(descriptor, stride * slots)
@@ -193,12 +200,11 @@ class Arena:
         """Returns the first `size` bytes of a slot, as the base for arrays."""
         return memory_over(self.block(slot, size), size)
 
-    def write(self, slot: int, data: bytes) -> None:
-        """Writes at the start of a slot."""
+    def room(self, slot: int, size: int) -> Memory:
+        """Returns the first `size` bytes of a slot to write to; on a disk they are taken first."""
         if self.on_disk:
-            reserve(self.descriptor, slot * self.stride, len(data))
-        block = self.block(slot, len(data))
-        ctypes.memmove(ctypes.addressof(block), data, len(data))
+            reserve(self.descriptor, slot * self.stride, size)
+        return self.memory(slot, size)
 
     def discard(self, slot: int, size: int) -> bool:
         """Gives the pages of a free slot back; False where the system cannot do that."""

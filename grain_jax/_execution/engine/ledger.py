@@ -10,31 +10,21 @@ import itertools
 import socket
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from grain_jax._execution.engine import channel, faults, table, wire
 from grain_jax._execution.engine.arena import Arena
 from grain_jax._execution.engine.bundle import Bundle
 from grain_jax._execution.engine.orphans import Orphans
+from grain_jax._execution.engine.pending import Pending
 from grain_jax._execution.engine.slots import Slots
+from grain_jax._execution.engine.task import Task
 from grain_jax._values.errors import InvalidValueError, WorkerError
 
 __all__ = ["Ledger"]
 
-_INLINE = 4096  # bytes; a longer task is written to its slot
 _WITH_HELPER = "the last together with the process that starts the workers"
-
-
-class _Task:
-    __slots__ = ("body", "deaths", "inputs", "label", "ticket")
-
-    def __init__(self, ticket: int, body: bytes, inputs: list[Bundle], label: str) -> None:
-        self.ticket = ticket
-        self.body = body
-        self.inputs = inputs  # kept until every attempt has reported
-        self.label = label
-        self.deaths = 0
 
 
 class Ledger:
@@ -65,10 +55,11 @@ class Ledger:
         self._first_row = 0
         self._tickets = itertools.count()
         self._attempts = itertools.count(1)
-        self._open: dict[int, _Task] = {}  # not answered yet
+        self._open: dict[int, Task] = {}  # not answered yet
         self._answers: dict[int, Bundle | BaseException] = {}
-        self._flying: dict[int, tuple[_Task, int]] = {}  # attempt -> its task and slot
-        self._waiting: deque[_Task] = deque()  # could not be sent yet
+        self._flying: dict[int, tuple[Task, int]] = {}  # attempt -> its task and slot
+        self._waiting: deque[Task] = deque()  # could not be sent yet
+        self._pending = Pending()
         self._limbo: set[int] = set()  # attempts that a worker may have taken to its grave
         self._latest: dict[int, int] = {}  # row -> last attempt that its worker reported
         self._lost_starts: dict[int, int] = {}  # row -> deaths in a row, all while loading
@@ -87,13 +78,9 @@ class Ledger:
         self, kind: int, payload: Any, inputs: Sequence[tuple[Bundle, Sequence[int]]], label: str
     ) -> int:
         """Hands a task out, now or when there is room, and returns its ticket."""
-        places = []
-        for bundle, rows in inputs:
-            if bundle.pool != self._registry.token:
-                raise InvalidValueError("a bundle can be the input of its own pool only")
-            places.append((*bundle.place, [int(row) for row in rows]))
-        body = wire.dumps((kind, payload, places), self._registry)
-        task = _Task(next(self._tickets), body, [bundle for bundle, _ in inputs], label)
+        if any(bundle.pool != self._registry.token for bundle, _ in inputs):
+            raise InvalidValueError("a bundle can be the input of its own pool only")
+        task = Task(next(self._tickets), kind, payload, inputs, label, self._registry)
         self._open[task.ticket] = task
         self._waiting.append(task)
         self.flush()
@@ -108,6 +95,7 @@ class Ledger:
         answer = self._answers.pop(ticket, None)
         if isinstance(answer, Bundle):
             answer.crowded = self._is_crowded()
+            self._pending.add(answer)
             return answer
         if answer is not None:
             try:
@@ -138,22 +126,22 @@ class Ledger:
                 return
             self._waiting.popleft()
 
-    def _is_open(self, task: _Task) -> bool:
+    def _is_open(self, task: Task) -> bool:
         return self._open.get(task.ticket) is task
 
-    def _send(self, task: _Task) -> bool:
-        slot = self._slots.acquire()
+    def _send(self, task: Task) -> bool:
+        slot = self._free_slot()
         if slot is None:
             return False
         attempt = next(self._attempts)
-        in_slot = len(task.body) if len(task.body) > _INLINE else 0
-        head = wire.TASK.pack(self._table.generation, attempt, slot, in_slot)
         # First, since an interrupt may come between sending and the next line.
         self._flying[attempt] = (task, slot)
         try:
-            if in_slot:
-                self._arena.write(slot, task.body)
-            self.tasks.send(head if in_slot else head + task.body)
+            used, length, body = task.write(self._arena, slot, self._registry)
+            if used:
+                self._slots.grown(slot, used)
+            head = wire.TASK.pack(self._table.generation, attempt, slot, used, length)
+            self.tasks.send(head + body)
         except OSError as error:
             del self._flying[attempt]
             self._slots.release(slot)
@@ -161,6 +149,21 @@ class Ledger:
                 return False
             raise
         return True
+
+    def _free_slot(self) -> int | None:
+        running = self._running()
+        if self._is_crowded():
+            self._pending.move(running)
+        slot = self._slots.acquire()
+        if slot is None:
+            self._pending.move(running, self._answers.values())
+            slot = self._slots.acquire()
+        return slot
+
+    def _running(self) -> Iterator[Task]:
+        # Workers read the inputs of these, and those of a helper that is gone may still do.
+        yield from (task for task, _ in self._flying.values())
+        yield from (task for one in self._orphans for task in one.tasks)
 
     # Receiving.
 
@@ -200,7 +203,7 @@ class Ledger:
         self._limbo.discard(attempt)
         self._slots.grown(slot, end)
         if status & wire.RETAINED:
-            self._slots.suspects.update((slot, *(bundle.place[0] for bundle in task.inputs)))
+            self._slots.suspects.update((slot, *(bundle.place[0] for bundle, _ in task.inputs)))
             status &= ~wire.RETAINED
         if not self._is_open(task) or status == wire.SKIPPED:
             self._slots.release(slot)
@@ -213,7 +216,7 @@ class Ledger:
         else:
             self._answer(task, self._bundle((slot, offset, length, end)))
 
-    def _answer(self, task: _Task, answer: Bundle | BaseException) -> None:
+    def _answer(self, task: Task, answer: Bundle | BaseException) -> None:
         self._answers[task.ticket] = answer
         del self._open[task.ticket]
 
@@ -269,7 +272,7 @@ class Ledger:
         ):
             self._waiting.appendleft(task)
 
-    def _may_try_again(self, task: _Task, how: str) -> bool:
+    def _may_try_again(self, task: Task, how: str) -> bool:
         task.deaths += 1
         if task.deaths <= self._restarts:
             return True
@@ -322,8 +325,8 @@ class Ledger:
             else:
                 self._lost_helpers = 0  # now it is known who is to blame
         # They may still write where they are at work.
-        slots = [slot for _, slot in self._flying.values()]
-        self._orphans.append(Orphans(rows, slots, lambda row: self._table.read(row)[3]))
+        tasks, slots = [[*part] for part in zip(*self._flying.values(), strict=True)] or ([], [])
+        self._orphans.append(Orphans(rows, tasks, slots, lambda row: self._table.read(row)[3]))
         self._flying.clear()
         self._limbo.clear()
         self._latest.clear()

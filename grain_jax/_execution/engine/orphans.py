@@ -7,6 +7,8 @@ import sys
 import time
 from collections.abc import Callable
 
+from grain_jax._execution.engine.task import Task
+
 __all__ = ["Orphans"]
 
 # A worker that was being started has no process id in the table yet. It ends as fast as the others:
@@ -20,12 +22,16 @@ class Orphans:
 
     Args:
       rows: their rows in the table.
+      tasks: what they may be at, so that their inputs stay.
       slots: the slots that they may write to.
       pid: returns the process id in a row, 0 where there is none.
     """
 
-    def __init__(self, rows: range, slots: list[int], pid: Callable[[int], int]) -> None:
+    def __init__(
+        self, rows: range, tasks: list[Task], slots: list[int], pid: Callable[[int], int]
+    ) -> None:
         self.rows = rows
+        self.tasks = tasks
         self.slots = slots
         self._pid = pid
         self._since = time.monotonic()

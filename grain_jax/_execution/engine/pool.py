@@ -95,7 +95,6 @@ class Pool:
         if workers < 1:
             raise InvalidValueError(f"a pool needs at least 1 worker, not {workers}")
         self.mode = launch.default_mode() if mode == "auto" else mode
-        self.capacity = workers * (1 + max(buffer, 1))
         self._workers = workers
         self._stall_timeout = stall_timeout
         self._owner = os.getpid()
@@ -113,6 +112,8 @@ class Pool:
                 early.callback(launch.keep_alive().close)
             self._arena = Arena.create()
             undo.callback(self._arena.close)
+            # The other half is for results that are kept, and for those that wait for others.
+            self.capacity = min(workers * (1 + max(buffer, 1)), self._arena.slots // 2)
             self._log = log.Reader()
             undo.callback(self._log.close)
             rows = 2 * workers  # the second half for the time after a helper's death

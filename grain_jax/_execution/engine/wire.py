@@ -30,12 +30,14 @@ __all__ = [
     "FAILED",
     "LOGGED",
     "LOST_START",
+    "OWN",
     "REPORT",
     "RETAINED",
     "SKIPPED",
     "STARTED",
     "TASK",
     "Pickler",
+    "Place",
     "Registry",
     "UnsendableError",
     "decode_info",
@@ -44,8 +46,13 @@ __all__ = [
     "encode",
 ]
 
-# generation, attempt, slot, bytes of the task in the slot (0: it follows this header)
-TASK = struct.Struct("<QQQQ")
+# generation, attempt, slot, bytes of the slot in use, and how many of these, the last ones, are the
+# task (0: it follows this header)
+TASK = struct.Struct("<QQQQQ")
+# Where an input of a task is: slot, where its memory begins in there, the bytes of that, the offset
+# of its outputs in them, and which of them are meant.
+Place = tuple[int, int, int, int, list[int]]
+OWN = 0  # stands for the slot of the attempt; slot 0 is the table
 # attempt, row of the worker, status, offset, length, bytes of the slot in use;
 # an error that could not be written to the slot follows inline
 REPORT = struct.Struct("<QIIQQQ")

@@ -27,7 +27,7 @@ from grain_jax._execution.engine import (
     title,
     wire,
 )
-from grain_jax._execution.engine.arena import Arena, Memory, Slot
+from grain_jax._execution.engine.arena import Arena, Memory, Slot, private_memory
 from grain_jax._execution.engine.table import Table
 from grain_jax._values import faults as values_faults
 from grain_jax._values import progress
@@ -65,16 +65,21 @@ class _Worker:
             self._idle = False
             if not message:
                 self.leave()
-            generation, attempt, index, length = wire.TASK.unpack_from(message)
+            generation, attempt, index, used, length = wire.TASK.unpack_from(message)
             self.table.running(self.row, attempt)
             if generation != self.table.generation:
                 self.report(attempt, wire.SKIPPED, 0, 0, 0)
                 continue
+            body: Any = memoryview(message)[wire.TASK.size :]
+            inputs: dict[int, Memory] = {}
+            if used:
+                # A copy, since the outputs go to the same place.
+                inputs[wire.OWN] = private_memory(used)
+                inputs[wire.OWN][:] = self.arena.memory(index, used)
             if length:
-                body: Any = self.arena.memory(index, length).tobytes()
-            else:
-                body = memoryview(message)[wire.TASK.size :]
-            self.attempt(attempt, Slot(self.arena, index, length), body)
+                body = inputs[wire.OWN].data[used - length :]
+            self.attempt(attempt, Slot(self.arena, index, 0), body, inputs)
+            del body
 
     def end(self, *_: object) -> None:
         """Ends this process, a task under way first: what a signal from the helper calls."""
@@ -91,9 +96,8 @@ class _Worker:
                 traceback.print_exc()
         os._exit(0)
 
-    def attempt(self, attempt: int, slot: Slot, body: Any) -> None:
+    def attempt(self, attempt: int, slot: Slot, body: Any, inputs: dict[int, Memory]) -> None:
         """Runs one task and reports, whatever its code raises."""
-        inputs: dict[int, Memory] = {}
         error = b""
         offset = length = 0
         status = wire.DONE
@@ -109,6 +113,7 @@ class _Worker:
                 offset, length, error = _write_error(slot, error)
             status = wire.FAILED
         end = slot.end
+        inputs.pop(wire.OWN, None)
         kept = {slot.index: [weakref.ref(memory) for memory in slot.release()]}
         for index in list(inputs):
             kept[index] = [weakref.ref(inputs.pop(index))]
@@ -120,11 +125,11 @@ class _Worker:
         """Runs the program on one task and writes its outputs to the slot."""
         kind, payload, sources = pickle.loads(body)
         rows: list[Any] = []
-        for index, offset, _, extent, chosen in sources:
+        for index, base, extent, offset, chosen in sources:
             memory = inputs.get(index)
-            if memory is None or memory.size < extent:
-                memory = inputs[index] = self.arena.memory(index, extent)
-            outputs = wire.decode_outputs(memory, offset)
+            if memory is None or memory.size < base + extent:
+                memory = inputs[index] = self.arena.memory(index, base + extent)
+            outputs = wire.decode_outputs(memory.part(base, extent) if base else memory, offset)
             rows.extend(outputs[row] for row in chosen)
             del memory, outputs
         outputs, info = self.program.run(kind, payload, rows, slot.allocate)

@@ -192,3 +192,18 @@ def run_child(inputs: Any, allocate: Any) -> Any:
 def note(path: str, number: int, workers: int) -> None:
     """An init that leaves a file for each worker."""
     Path(path, f"{number}-of-{workers}-{os.getpid()}").touch()
+
+
+def give_inputs(inputs: Any, allocate: Any) -> Any:
+    """Returns its inputs."""
+    return list(inputs), None
+
+
+def spoil_and_die_once(inputs: Any, allocate: Any, marker: str, how: int) -> Any:
+    """Stacks its inputs; the first time it writes to its own memory and ends its process."""
+    if not Path(marker).exists():
+        Path(marker).touch()
+        allocate((1 << 16,), np.int64)[:] = -1
+        os.kill(os.getpid(), how)
+        time.sleep(60)
+    return rows(inputs, allocate)

@@ -1,0 +1,80 @@
+"""Tasks, as the trainer writes them down for workers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from grain_jax._execution.engine import wire
+from grain_jax._execution.engine.arena import ALIGNMENT, Arena
+from grain_jax._execution.engine.bundle import Bundle
+
+__all__ = ["Task"]
+
+_INLINE = 4096  # bytes; a longer body is written to the slot
+
+
+class Task:
+    """One task; its inputs stay until every attempt at it has reported.
+
+    Inputs in slots are named by their place. Those that have left their slots travel with the task:
+    each attempt finds a copy of them at the start of its own slot.
+    """
+
+    __slots__ = ("_kind", "_packed", "_payload", "deaths", "inputs", "label", "ticket")
+
+    def __init__(
+        self,
+        ticket: int,
+        kind: int,
+        payload: Any,
+        inputs: Sequence[tuple[Bundle, Sequence[int]]],
+        label: str,
+        registry: wire.Registry,
+    ) -> None:
+        self.ticket = ticket
+        self.inputs = inputs
+        self.label = label
+        self.deaths = 0
+        self._kind = kind
+        self._payload = payload
+        self._packed = self._pack(registry)
+
+    def _pack(self, registry: wire.Registry) -> tuple[bytes, list[tuple[int, Bundle]], int]:
+        """Returns the body, the inputs that travel with it and where each begins, and their end."""
+        places: list[wire.Place] = []
+        moved: list[tuple[int, Bundle]] = []
+        end = 0
+        for bundle, rows in self.inputs:
+            slot, offset, _, extent = bundle.place
+            base = 0
+            if bundle.moved:
+                slot, base = wire.OWN, -(-end // ALIGNMENT) * ALIGNMENT
+                end = base + extent
+                moved.append((base, bundle))
+            places.append((slot, base, extent, offset, [int(row) for row in rows]))
+        return wire.dumps((self._kind, self._payload, places), registry), moved, end
+
+    def write(self, arena: Arena, slot: int, registry: wire.Registry) -> tuple[int, int, bytes]:
+        """Writes to the slot of an attempt what does not fit into a message.
+
+        Returns:
+          How many bytes of the slot are used; how many of these, the last ones, are the body; and
+          the body if it is to go into the message.
+
+        Raises:
+          OSError: the disk is full.
+        """
+        # Some may have left their slots since they were named; none goes back.
+        if sum(bundle.moved for bundle, _ in self.inputs) != len(self._packed[1]):
+            self._packed = self._pack(registry)
+        body, moved, end = self._packed
+        length = len(body) if len(body) > _INLINE else 0
+        if end + length == 0:
+            return 0, 0, body
+        room = arena.room(slot, end + length)
+        for base, bundle in moved:
+            bundle.copy_to(room.part(base, bundle.place[3]))
+        if length:
+            room.data[end:] = body
+        return end + length, length, b"" if length else body
