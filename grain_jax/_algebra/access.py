@@ -91,7 +91,11 @@ class Source:
     def closes(self) -> bool:
         """Whether the user's object says how it is closed."""
         kind = type(self.given)
-        return type(self) is Source and (hasattr(kind, "close") or hasattr(kind, "__exit__"))
+        if hasattr(kind, "close"):
+            return type(self) is Source
+        # Leaving the context of a Hugging Face dataset only makes it unusable: it has no file open.
+        is_hugging_face = kind.__module__.partition(".")[0] == "datasets"
+        return type(self) is Source and hasattr(kind, "__exit__") and not is_hugging_face
 
     def close(self) -> None:
         """Closes the user's object, if it says how."""

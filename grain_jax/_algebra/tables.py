@@ -100,6 +100,32 @@ class _Ragged(Column):
         return [values[begin:end] for begin, end in spans]
 
 
+class _Gapped(Column):
+    """A column of which some elements are missing: None. The others are those of a shorter one."""
+
+    def __init__(self, present: Any, missing: Array) -> None:
+        self._present = present  # a column, or a dict of such
+        self._places = np.where(missing, -1, np.cumsum(~missing) - 1)
+        self.length = len(missing)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._present, self._places < 0)
+
+    def rows(self, keys: Keys) -> list[Any]:
+        """The elements, or None."""
+        places = self._places[keys]
+        found = iter(_rows(self._present, places[places >= 0]))
+        return [None if place < 0 else next(found) for place in places.tolist()]
+
+
+def _rows(part: Any, keys: Keys) -> list[Any]:
+    if not isinstance(part, dict):
+        rows: list[Any] = part.rows(keys)
+        return rows
+    columns = [_rows(column, keys) for column in part.values()]
+    return [dict(zip(part, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
 def _of_array(values: Array, missing: Array) -> Column:
     """Values as an array; with some missing, one by one and None for those."""
     if values.dtype.hasobject:
@@ -172,6 +198,8 @@ def _of_polars(series: Any) -> Any:
         kind is polars.Datetime and dtype.time_zone is None
     ):
         return _of_array(series.to_numpy(), missing)
+    if missing.any() and kind in (polars.Struct, polars.List, polars.Array):
+        return _Gapped(_of_polars(series.drop_nulls()), missing)
     if not missing.any():
         if kind is polars.Struct and dtype.fields:
             return {
@@ -231,6 +259,8 @@ def _of_arrow(column: Any) -> Any:
         or (types.is_timestamp(kind) and kind.tz is None)
     ):
         return _of_array(array.to_numpy(zero_copy_only=False), missing)
+    if array.null_count and types.is_nested(kind):
+        return _Gapped(_of_arrow(array.drop_null()), missing)
     if not array.null_count:
         nested = _of_nested(array, types)
         if nested is not None:

@@ -157,6 +157,28 @@ def test_nested_and_other_columns(make: Any, workers: int) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("make", [pa.table, pl.DataFrame])
+def test_a_missing_row_of_a_nested_column_leaves_the_others_as_they_are(
+    make: Any, workers: int
+) -> None:
+    lists = [[1.5], [2.0, 3.0], [], [4.0]]
+    structs = [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}, {"a": 3, "b": "z"}, {"a": 4, "b": ""}]
+    full = rows(make({"l": lists, "s": structs}), workers)
+    holes = rows(make({"l": [*lists[:2], None, *lists[3:]], "s": [None, *structs[1:]]}), workers)
+    for number, (whole, row) in enumerate(zip(full, holes, strict=True)):
+        if number == 2:
+            assert row["l"] is None
+        else:
+            assert row["l"].dtype == np.float64
+            assert row["l"].tolist() == lists[number] == whole["l"].tolist()
+        if number == 0:
+            assert row["s"] is None
+        else:
+            assert row["s"] == structs[number] == whole["s"]
+            assert type(row["s"]["a"]) is type(whole["s"]["a"]) is np.int64
+
+
+@pytest.mark.parametrize("workers", [0, 2])
 def test_rows_of_fixed_size_are_arrays(workers: int) -> None:
     data = np.arange(24, dtype=np.float32).reshape(4, 2, 3)
     fixed = pa.FixedSizeListArray.from_arrays(
@@ -257,6 +279,9 @@ def test_several_datasets_in_a_dict_are_refused_by_name(tmp_path: Path) -> None:
             ]
             (batch,) = rows(source, workers, batch_size=3)
             assert batch["x"].tolist() == [1, 2, 3]
+            with grain.load(source, num_epochs=1, worker_count=workers) as loader:
+                assert len(list(loader)) == 3
+        assert source[0] == {"x": 1, "t": "a"}  # the end of a loader leaves it usable
 
 
 MODES = ["fork_imported", "fork_first", "fresh"]
