@@ -88,6 +88,12 @@ class Source:
         return [getattr(self.given, name) for name in names if hasattr(type(self.given), name)]
 
     @property
+    def is_known(self) -> bool:
+        """Whether its records are made by code of the library."""
+        library = type(self.given).__module__.partition(".")[0]
+        return type(self) is not Source or self.in_memory or library == "grain_jax"
+
+    @property
     def closes(self) -> bool:
         """Whether the user's object says how it is closed."""
         kind = type(self.given)

@@ -155,7 +155,10 @@ class Reader:
             row, error = min(job.failures, key=lambda failure: failure[0])
             mark_failure(error, self._source, row + done, keys)
             raise error
-        return records + job.records
+        found = records + job.records
+        # A thread may still hold this list; who counts references to records must not see it.
+        job.records.clear()
+        return found
 
 
 class _Tuner:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from grain_jax._algebra import stacking
+from grain_jax._algebra import held, stacking
 from grain_jax._algebra.access import READING, Keys, Source, mark_failure
 from grain_jax._algebra.guard import DREW
 from grain_jax._values import progress
@@ -41,7 +41,7 @@ class Direct:
 def read(
     source: Source, keys: Keys, positions: Keys, seed: int, together: Callable[[Keys], list[Any]]
 ) -> list[Any]:
-    """Returns the records of keys.
+    """Returns the records of keys; what the source keeps of them itself is copied.
 
     Args:
         source: what is read.
@@ -50,8 +50,10 @@ def read(
         seed: the pipeline's.
         together: reads a block of keys, by threads or in one call.
     """
-    if not source.guard.may_draw:
+    if source.is_known:
         return together(keys)
+    if not source.guard.may_draw:
+        return held.separated(together(keys))
 
     def one(row: int) -> Any:
         key = int(keys[row])
@@ -63,11 +65,12 @@ def read(
             raise
 
     source.check(keys)
-    records: list[Any] = source.guard.read(lambda: together(keys), one, positions, seed)
-    return records
+    return held.separated(source.guard.read(lambda: together(keys), one, positions, seed))
 
 
 def read_batch(source: Source, keys: Keys, seed: int, allocate: stacking.Allocate | None) -> Any:
     """Returns what the source stacks of keys; None if it cannot, or draws."""
-    found = source.guard.run(lambda: source.read_batch(keys, allocate), seed)
-    return None if found is DREW else found
+    found = [source.guard.run(lambda: source.read_batch(keys, allocate), seed)]
+    if found[0] is DREW:
+        return None
+    return found[0] if source.is_known else held.separated(found)[0]

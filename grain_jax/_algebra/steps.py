@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from grain_jax._algebra import stacking, transforms
+from grain_jax._algebra import held, stacking, transforms
 from grain_jax._algebra.blocks import Block
 from grain_jax._values import errors, faults, options, progress, randomness
 
@@ -187,7 +187,7 @@ class FlatMapStep:
         progress.at(self.title, lambda: block.where(row))
         try:
             for row, element in enumerate(block.data):
-                results = [None] if element is None else self._results(element)
+                results = [None] if element is None else held.distinct(self._results(element))
                 # Nested flat-maps keep their numbers apart: 32 bits for each.
                 first = block.outputs[row] << 32 if block.outputs else 0
                 for number, result in enumerate(results, first):

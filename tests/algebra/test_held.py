@@ -1,0 +1,95 @@
+"""What a source keeps of a record is copied; what it has just made is handed on as it is."""
+
+from __future__ import annotations
+
+import collections
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from grain_jax._algebra.held import distinct, separated
+
+
+class Pair(NamedTuple):
+    a: Any
+    b: Any
+
+
+FRESH = {
+    "array": lambda: np.zeros(3),
+    "list": lambda: [1, [2]],
+    "dict": lambda: {"a": [1], "b": {"c": np.ones(2)}},
+    "tuple": lambda: ([1], (2, [3])),
+    "named tuple": lambda: Pair([1], np.ones(2)),
+    "set": lambda: {1, 2},
+    "bytearray": lambda: bytearray(b"x"),
+    "ordered": lambda: collections.OrderedDict(a=[1]),
+    "reshaped": lambda: np.arange(6).reshape(2, 3),
+    "rows of one array": lambda: {"a": np.arange(6).reshape(2, 3)[1]},
+}
+
+
+def parts(value: Any) -> list[Any]:
+    """All containers and arrays of a record."""
+    if isinstance(value, dict):
+        return [value, *(p for v in value.values() for p in parts(v))]
+    if isinstance(value, list | tuple):
+        inside = [p for v in value for p in parts(v)]
+        return inside if isinstance(value, tuple) else [value, *inside]
+    return [value] if isinstance(value, np.ndarray | set | bytearray) else []
+
+
+def memory(value: Any) -> list[int]:
+    return [
+        p.__array_interface__["data"][0] if isinstance(p, np.ndarray) else id(p)
+        for p in parts(value)
+    ]
+
+
+@pytest.mark.parametrize("kind", FRESH)
+def test_what_was_just_made_is_handed_on(kind: str) -> None:
+    records = [FRESH[kind]()]
+    before = memory(records[0])
+    (record,) = separated(records)
+    assert memory(record) == before
+
+
+@pytest.mark.parametrize("kind", FRESH)
+@pytest.mark.parametrize("inside", [False, True])
+def test_what_is_kept_is_copied(kind: str, inside: bool) -> None:
+    kept = FRESH[kind]()
+    (record,) = separated([{"x": 1, "kept": kept} if inside else kept])
+    record = record["kept"] if inside else record
+    assert type(record) is type(kept)
+    assert repr(record) == repr(kept)
+    assert not set(memory(record)) & set(memory(kept))
+
+
+def test_rows_of_an_array_that_is_kept_are_copied() -> None:
+    kept = np.arange(12).reshape(3, 4)
+    first, second = separated([{"x": kept[1]}, (kept[1:], 3)])
+    first["x"] += 100
+    second[0][...] = 0
+    assert kept.tolist() == np.arange(12).reshape(3, 4).tolist()
+    assert first["x"].tolist() == [104, 105, 106, 107]
+
+
+def test_a_record_that_comes_twice_is_two() -> None:
+    once = {"a": [1]}
+    records = separated([once, once])
+    del once
+    records[0]["a"].append(2)
+    assert records[1] == {"a": [1]}
+
+
+def test_numbers_and_objects_stay_themselves() -> None:
+    thing = object()
+    assert separated([1, "a", None, thing]) == [1, "a", None, thing]
+
+
+def test_elements_of_a_flat_map_are_different_ones() -> None:
+    one = {"a": [1]}
+    first, second, third = distinct([one, one, 5])
+    first["a"].append(2)
+    assert (second, third) == ({"a": [1]}, 5)
