@@ -6,9 +6,11 @@ So a facade lists where each of its names lives, and this module fetches it on f
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
 from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 __all__ = ["facade"]
@@ -37,7 +39,8 @@ def facade(
         companion = _LOADED_WITH.get(home.rpartition(".")[0])
         if companion is not None:
             importlib.import_module(companion)
-        value = getattr(importlib.import_module(home), attribute)
+        with _generators_kept():
+            value = getattr(importlib.import_module(home), attribute)
         setattr(sys.modules[module], name, value)  # the next access does not come here
         return value
 
@@ -45,3 +48,10 @@ def facade(
         return sorted({*vars(sys.modules[module]), *homes, *submodules})
 
     return getattr_, dir_
+
+
+def _generators_kept() -> AbstractContextManager[object]:
+    """Importing jax draws from `np.random`; a training loop's own numbers must not depend on it."""
+    if "jax" in sys.modules:
+        return contextlib.nullcontext()
+    return importlib.import_module("grain_jax._algebra.global_random").preserved()  # type: ignore[no-any-return]

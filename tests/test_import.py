@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 HEAVY = [
@@ -59,3 +61,21 @@ def test_describing_and_running_in_process_loads_nothing_heavy() -> None:
         "assert list(ds) == list(range(1, 11))"
     )
     assert not loaded & (set(HEAVY) - {"cloudpickle"})
+
+
+def test_importing_jax_for_the_device_stage_leaves_the_generators_alone() -> None:
+    script = (
+        "import random, sys\n"
+        "import numpy as np\n"
+        "import grain_jax as grain\n"
+        "random.seed(3); np.random.seed(3)\n"
+        "assert 'jax' not in sys.modules\n"
+        "grain.prefetch_to_device\n"
+        "assert 'jax' in sys.modules\n"
+        "print(random.random(), np.random.rand())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
+    right = random.Random(3).random(), np.random.RandomState(3).rand()
+    assert tuple(map(float, done.stdout.split())) == right

@@ -147,8 +147,12 @@ class Reader:
         """Appends the records that are missing and returns all."""
         pool = self._pool
         if pool is None:
+            # What a source makes at its first use is made once, and not by several threads.
+            records = self._source.read_each(keys[: len(records) + 1], records)
             pool = self._pool = _Pool()
         done = len(records)
+        if done == len(keys):
+            return records
         job = _Job(self._source.get, keys[done:])
         pool.run(job, min(threads, len(keys) - done))
         if job.failures:

@@ -103,6 +103,9 @@ def test_a_given_number_of_threads_is_obeyed() -> None:
     for wanted in (1, 3):
         source = Counting(wait=0.001)
         one = reader(source, wanted)
+        one.read(keys(0))
+        assert source.threads == {MAIN}  # the first use is nobody else's
+        source.threads.clear()
         for _ in range(3):
             one.read(np.arange(60))
         assert len(source.threads) == wanted
@@ -110,6 +113,21 @@ def test_a_given_number_of_threads_is_obeyed() -> None:
         assert len(reading_threads()) == wanted
         one.close()
         assert not reading_threads()
+
+
+def test_what_a_source_makes_at_its_first_use_it_makes_once() -> None:
+    class Lazy(Counting):
+        made = 0
+
+        def __getitem__(self, index: int) -> Any:
+            if not self.made:
+                time.sleep(0.01)
+                self.made += 1
+            return self.made
+
+    one = reader(Lazy(), 8)
+    assert one.read(np.arange(40)) == [1] * 40
+    one.close()
 
 
 def test_zero_reads_in_the_calling_thread() -> None:
