@@ -14,7 +14,7 @@ import numpy as np
 
 import grain_jax as grain
 from tests.faults import campaign, pieces
-from tests.property import expected, library
+from tests.property import expected, library, reference
 from tests.property.reference import Pipeline
 
 __all__ = ["run"]
@@ -37,7 +37,7 @@ def run(count: int, seed: int) -> Counter[str]:
 
 
 def _one(rng: random.Random, folder: Path, counts: Counter[str]) -> None:
-    pipeline = expected.draw(rng)
+    pipeline = expected.draw(rng) if rng.random() < 0.9 else reference.draw_large_groups(rng)
     extra: list[tuple[int, Any]] = []
     settings: dict[str, Any] = {}
     left_over = pipeline

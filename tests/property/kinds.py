@@ -204,6 +204,13 @@ class Text(Kind):
         return int(element[:-1])
 
 
+class NumpyText(Text):
+    """Text in scalars of NumPy; a batch has it as Python's."""
+
+    def one(self, number: int) -> Any:
+        return np.str_(f"{number}\0")
+
+
 class Data(Kind):
     """Bytes that end in zeros."""
 
@@ -267,6 +274,7 @@ KINDS: dict[str, Kind] = {
     "dates": Dates(),
     "nested": Nested(),
     "text": Text(),
+    "NumPy text": NumpyText(),
     "bytes": Data(),
     "things": Things(),
     "dataclass": Registered("Plain"),
@@ -288,7 +296,7 @@ def same(found: Any, expected: Any) -> bool:
             return False
         if expected.dtype == object:
             return all(map(same, found, expected))
-        return bool((found == expected).all())
+        return bool(np.all(found == expected))
     if isinstance(expected, dict):
         return found.keys() == expected.keys() and all(
             same(found[key], expected[key]) for key in expected

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -167,6 +168,10 @@ def opened(
     for place, operation in reversed(extra):
         todo.insert(place, operation)
     with contextlib.ExitStack() as stack:
+        if pipeline.slots is not None:
+            from grain_jax._execution.engine import arena
+
+            stack.enter_context(mock.patch.object(arena, "MAX_SLOTS", pipeline.slots))
         if pipeline.form == "loader":
             made: Any = stack.enter_context(loader(pipeline, workers, todo, folder, **settings))
         else:

@@ -31,6 +31,7 @@ class Pipeline:
       kind: of elements; see `kinds`.
       source: see `sources`.
       remainder: "pad" or "drop" for a device stage around it; None for none.
+      slots: how many pieces of memory workers have for their results; None for the usual number.
     """
 
     records: int
@@ -45,6 +46,7 @@ class Pipeline:
     kind: str = "number"
     source: str = "list"
     remainder: str | None = None
+    slots: int | None = None
 
     @property
     def draws(self) -> bool:
@@ -256,6 +258,30 @@ def draw_of_any_kind(
             operations.append(("batch", rng.randint(1, 6), rng.random() < 0.3))
             pipeline = dataclasses.replace(pipeline, remainder=rng.choice(["pad", "drop"]))
     return dataclasses.replace(pipeline, operations=tuple(operations))
+
+
+def draw_large_groups(rng: random.Random) -> Pipeline:
+    """Returns a random pipeline whose batches are of more records than there is room for."""
+    form = rng.choice(["loader", "loader", "stream"])
+    gaps = rng.choice([("filter", rng.randint(2, 4)), ("flat_map", rng.randint(2, 4))])
+    operations: list[tuple[Any, ...]] = [gaps, ("batch", rng.randint(20, 80), rng.random() < 0.3)]
+    for kind in ("random_map", "map_with_index"):
+        if rng.random() < 0.3:
+            operations.insert(rng.randint(0, len(operations)), (kind,))
+    return Pipeline(
+        records=rng.randint(100, 400),
+        epochs=rng.randint(1, 2),
+        seed=rng.randint(0, 9),
+        shuffle=rng.random() < 0.5,
+        shards=1,
+        shard=0,
+        lanes=1 if form == "stream" else rng.choice([1, 1, 2]),
+        operations=tuple(operations),
+        form=form,
+        kind=rng.choice(["number", "arrays", "text"]),
+        source=rng.choice(["list", "own"]),
+        slots=8,
+    )
 
 
 # Dicts of numbers: a padded batch has a place for the mask, and its rows have zeros.

@@ -172,7 +172,7 @@ def _of(source: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _STACKING = ("number", "scalar", "row", "arrays", "columns", "dates", "nested", "text", "bytes")
-_ANY = (*_STACKING, "things", "dataclass", "struct")
+_ANY = (*_STACKING, "NumPy text", "things", "dataclass", "struct")
 _TREES = ("scalar", "row", "arrays", "columns", "dates")
 _PLAIN = ("scalar", "row", "arrays", "columns")
 

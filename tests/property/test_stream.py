@@ -66,6 +66,17 @@ def test_any_source_and_kind_of_element(
         _check(pipeline, rng, folder / str(number), reference_grain, workers=number % 4 == 0)
 
 
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("block", range(2))
+def test_groups_of_more_records_than_there_is_room_for(
+    block: int, folder: Path, reference_grain: ModuleType
+) -> None:
+    for number in range(3):
+        rng = random.Random(f"large groups {block} {number}")
+        pipeline = reference.draw_large_groups(rng)
+        _check(pipeline, rng, folder / str(number), reference_grain, workers=True)
+
+
 def _check(
     pipeline: reference.Pipeline,
     rng: random.Random,
