@@ -55,6 +55,11 @@ SET: dict[str, tuple[str, str, str]] = {
     ),
     "recursion": ("sys.setrecursionlimit(5000)", "sys.getrecursionlimit()", "5000"),
     "digits": ("sys.set_int_max_str_digits(700)", "sys.get_int_max_str_digits()", "700"),
+    "csv": (
+        "import csv; csv.field_size_limit(300_000)",
+        "len(next(__import__('csv').reader(['x' * 200_000]))[0])",
+        "200000",
+    ),
     "decimal": (
         "decimal.getcontext().prec = 5; decimal.getcontext().rounding = decimal.ROUND_UP",
         "decimal.Decimal(1) / 3",

@@ -11,6 +11,7 @@ import contextvars
 import dataclasses
 import decimal
 import functools
+import importlib
 import locale
 import logging
 import os
@@ -166,15 +167,19 @@ def _apply_time_zone(name: str | None) -> None:
 
 
 def _limits() -> dict[str, Any]:
+    csv = sys.modules.get("_csv")
     return {
         "recursion": sys.getrecursionlimit(),
         "digits": sys.get_int_max_str_digits(),
+        "field": None if csv is None else csv.field_size_limit(),
     }
 
 
 def _apply_limits(values: dict[str, Any]) -> None:
     sys.setrecursionlimit(values["recursion"])
     sys.set_int_max_str_digits(values["digits"])
+    if values["field"] is not None:
+        importlib.import_module("_csv").field_size_limit(values["field"])
 
 
 def _all_loggers() -> list[logging.Logger]:
