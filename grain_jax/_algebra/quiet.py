@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from grain_jax._algebra import reach
+from grain_jax._algebra.mentions import mentions
 
 __all__ = ["is_quiet"]
 
@@ -88,10 +89,9 @@ def _is_quiet_library(module: str) -> bool:
 
 def _names_quiet_things(function: types.FunctionType) -> bool:
     """Whether all globals and imports in the code of a function of the user's are quiet."""
-    mentions = reach.mentions(function.__code__)
-    return all(_leads_to_quiet(function.__globals__, chain) for chain in mentions.chains) and all(
-        _is_quiet_library(name) and name.partition(".")[0] != "numpy"
-        for name, *_ in mentions.imports
+    found = mentions(function.__code__)
+    return all(_leads_to_quiet(function.__globals__, chain) for chain in found.chains) and all(
+        _is_quiet_library(name) and name.partition(".")[0] != "numpy" for name, *_ in found.imports
     )
 
 

@@ -11,31 +11,32 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import dis
 import functools
 import itertools
 import os
 import sys
 import sysconfig
+import threading
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
+from grain_jax._algebra.mentions import absolute, mentions
+
 __all__ = [
     "ATTRIBUTE",
     "FUNCTION",
+    "OF_CLASSES",
     "PART",
     "VARIABLE",
     "Found",
-    "Mentions",
-    "absolute",
     "attributes",
     "functions_of",
     "is_a",
     "is_users",
-    "mentions",
+    "names_in",
     "reach",
     "variables",
 ]
@@ -54,7 +55,9 @@ _CONTAINERS = (list, tuple, set, frozenset, collections.deque)
 # Special methods run without being named in code. Those that make an object have run for one that
 # is there, and those that show or save it run for nobody's records.
 _MAKING = frozenset({"__init__", "__new__", "__post_init__"})
+# Those that run as a class is made have run before.
 _SAVING = frozenset({"__repr__", "__str__", "__reduce__", "__reduce_ex__", "__getstate__"})
+OF_CLASSES = frozenset({"__init_subclass__", "__set_name__", "__prepare__", "__class_getitem__"})
 
 _DESCRIPTORS = (
     types.GetSetDescriptorType,
@@ -88,6 +91,7 @@ class Found:
       module: of a VARIABLE or FUNCTION, the name of its module.
       name: of a VARIABLE, ATTRIBUTE or FUNCTION, its name there.
       owner: of an ATTRIBUTE of a class, that class.
+      is_named: whether code of the user's names it, or the container that it is part of.
     """
 
     kind: str
@@ -96,6 +100,7 @@ class Found:
     module: str = ""
     name: str = ""
     owner: type | None = None
+    is_named: bool = True
 
 
 def is_a(value: Any, kinds: Any) -> bool:
@@ -134,62 +139,6 @@ def reach(roots: Iterable[Any]) -> Iterator[Found]:
       roots: functions that are called, bound methods among them.
     """
     return _Walk().run(roots)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Mentions:
-    """The names in the code of one function, that of functions inside it too.
-
-    Attributes:
-      chains: globals, each with the attributes that are taken of it at once.
-      imports: modules that the code imports, and names from them; a relative one begins with dots.
-      names: attributes, and texts that may be some.
-    """
-
-    chains: tuple[tuple[str, ...], ...]
-    imports: tuple[tuple[str, ...], ...]
-    names: frozenset[str]
-
-
-@functools.lru_cache(maxsize=4096)
-def mentions(code: types.CodeType) -> Mentions:
-    """Returns the names in the code of a function, that of functions inside it too."""
-    chains: list[tuple[str, ...]] = []
-    imports: list[tuple[str, ...]] = []
-    names = {text for text in code.co_consts if isinstance(text, str) and text.isidentifier()}
-    chain: list[str] = []
-    imported, recent = "", (None, None, None)
-    for instruction in dis.get_instructions(code):
-        kind, name = instruction.opname, instruction.argval
-        if kind in ("EXTENDED_ARG", "CACHE"):
-            continue
-        recent = (*recent[1:], name)
-        if kind in ("LOAD_ATTR", "LOAD_METHOD") and chain:
-            chain.append(name)
-            names.add(name)
-            continue
-        if chain:
-            chains.append(tuple(chain))
-            chain = []
-        if kind in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"):
-            chain = [name]
-        elif kind == "IMPORT_NAME":
-            # Two constants before it: how many packages up, and what is taken of the module.
-            imported = "." * (recent[0] or 0) + name
-            imports.append((imported,))
-        elif kind == "IMPORT_FROM":
-            imports.append((imported, name))
-        elif instruction.opcode in dis.hasname and isinstance(name, str):
-            names.add(name)
-    if chain:
-        chains.append(tuple(chain))
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            inner = mentions(constant)
-            chains += inner.chains
-            imports += inner.imports
-            names |= inner.names
-    return Mentions(tuple(chains), tuple(imports), frozenset(names))
 
 
 class _Walk:
@@ -255,7 +204,7 @@ class _Walk:
     def _add_parts(self, found: Found, parts: Iterable[Any], depth: int) -> None:
         for part in list(itertools.islice(parts, _MOST_PARTS)):
             if type(part) not in _ATOMS:
-                self._add(Found(PART, found.path, part), depth)
+                self._add(Found(PART, found.path, part, is_named=found.is_named), depth)
 
     def _look_into_function(self, function: types.FunctionType, depth: int) -> None:
         scope, code = function.__globals__, function.__code__
@@ -274,7 +223,7 @@ class _Walk:
             return
         where = f"{module}.{function.__qualname__}"
         self._ready.append((Found(FUNCTION, where, function, module, function.__qualname__), depth))
-        self._mention(mentions(code).names)
+        self._mention(names_in(function))
         held_modules = [value for value in cells.values() if is_a(value, types.ModuleType)]
         for found in variables(function, held_modules):
             key = (found.module, found.name)
@@ -284,12 +233,15 @@ class _Walk:
 
     def _look_into_class(self, kind: type, depth: int) -> None:
         """Takes up the methods and attributes of a class and its bases that code may name."""
-        for base in kind.__mro__:
+        metas = [base for base in type.mro(type(kind)) if is_users(base.__module__)]
+        for base in (*kind.__mro__, *metas):
             if base is object or base.__module__ in ("abc", "typing", "collections.abc"):
                 continue
             for name, value in vars(base).items():
                 is_special = name[:2] == "__" and name not in _MAKING
-                if is_a(value, _DESCRIPTORS) or name in _SAVING:
+                if is_a(value, _DESCRIPTORS) or name in _SAVING or name in OF_CLASSES:
+                    continue
+                if base in metas and name in _MAKING:
                     continue
                 if is_special and not hasattr(value, "__get__"):
                     continue  # the name of its module, say
@@ -309,12 +261,37 @@ class _Walk:
         # The code of a library is not read, so nobody knows what it names.
         knows = any(is_users(base.__module__) for base in kind.__mro__ if base is not object)
         for name, held in attributes(value).items():
-            found = Found(ATTRIBUTE, f"{kind.__qualname__}.{name}", held, name=name)
+            path = f"{kind.__qualname__}.{name}"
+            found = Found(ATTRIBUTE, path, held, name=name, is_named=knows)
             if type(held) not in _ATOMS:
                 self._add(found, depth, is_named=not knows)
         if knows and id(kind) not in self._seen:
             self._seen[id(kind)] = kind
             self._look_into_class(kind, depth)
+
+
+def names_in(function: types.FunctionType) -> frozenset[str]:
+    """Returns the attributes that a function's code names, also by texts in its variables."""
+    found = mentions(function.__code__)
+    if not found.is_dynamic:
+        return found.names
+    scope = function.__globals__
+    held = [scope.get(name) for name, *_ in found.chains]
+    modules = [one for one in held if isinstance(one, types.ModuleType) and is_users(one.__name__)]
+    held += [vars(one).get(name) for one in modules for name in found.names]
+    held += [_content(cell) for cell in function.__closure__ or ()]
+    held += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    return found.names.union(found.texts, *map(_texts_in, held))
+
+
+def _texts_in(value: Any) -> set[str]:
+    """Returns a text, or those in a container, but for the names that a module has."""
+    if type(value) is dict:
+        is_scope = value is sys.modules or "__name__" in value
+        parts: list[Any] = [] if is_scope else [*value, *value.values()]
+    else:
+        parts = [*value] if type(value) in (list, tuple, set, frozenset) else [value]
+    return {part for part in parts[:_MOST_PARTS] if type(part) is str}
 
 
 def variables(
@@ -327,43 +304,44 @@ def variables(
       held: modules that it reaches by other ways than its globals.
     """
     scope, found = function.__globals__, mentions(function.__code__)
-    modules: list[Any] = list(held)
-    for chain in found.chains:
-        yield from _follow(scope, scope.get("__name__") or "", chain)
-        whole = scope.get(chain[0])
-        if is_a(whole, types.ModuleType) and (len(chain) == 1 or chain[1] == "__dict__"):
-            modules.append(whole)  # handed on, or looked into by text
+    package, names = scope.get("__package__") or "", names_in(function)
+    spaces = [(vars(one), one.__name__) for one in held]  # whose variables are meant by name
+    if not found.calls.isdisjoint(("globals", "vars", "locals")):
+        spaces.append((scope, scope.get("__name__") or ""))
+    ends = [_follow(scope, scope.get("__name__") or "", chain) for chain in found.chains]
     for name, *rest in found.imports:
-        source = sys.modules.get(absolute(name, scope.get("__package__") or ""))
+        source = sys.modules.get(absolute(name, package))
         if source is not None:
-            taken = vars(source).get(rest[0]) if rest else None
-            modules.append(taken if is_a(taken, types.ModuleType) else source)
-            yield from _follow(vars(source), source.__name__, rest)
-    for source in modules:
-        for name in sorted(found.names & vars(source).keys()):
-            yield from _follow(vars(source), source.__name__, [name])
+            end = _follow(vars(source), source.__name__, rest)
+            ends += [end] if isinstance(end, tuple) else [end, (vars(source), source.__name__)]
+    if not found.calls.isdisjoint(("import_module", "__import__", "modules")):
+        sources = [sys.modules.get(absolute(name, package)) for name in sorted(names)]
+        spaces += [(vars(one), one.__name__) for one in sources if one and is_users(one.__name__)]
+    spaces += [end for end in ends if isinstance(end, tuple)]  # handed on, or looked into by text
+    for space, module in spaces:
+        known = sorted(names & space.keys())
+        if "__getattr__" in space and is_users(module):
+            known.append("__getattr__")
+        ends += [_follow(space, module, [name]) for name in known]
+    yield from (end for end in ends if isinstance(end, Found))
 
 
-def absolute(name: str, package: str) -> str:
-    """Returns the name of a module that is imported from inside a package."""
-    bare = name.lstrip(".")
-    level = len(name) - len(bare)
-    if not level:
-        return name
-    base = package.rsplit(".", level - 1)[0] if level > 1 else package
-    return f"{base}.{bare}".strip(".")
-
-
-def _follow(scope: Mapping[str, Any], module: str, chain: Iterable[str]) -> Iterator[Found]:
-    """Yields a variable; modules on the way lead to those of theirs that are meant."""
+def _follow(
+    scope: dict[str, Any], module: str, chain: Iterable[str]
+) -> Found | tuple[dict[str, Any], str] | None:
+    """Returns the variable that names lead to, or the globals and name of a module."""
     for name in chain:
+        if name == "__dict__":
+            break
+        if name not in scope and is_users(module):
+            name = "__getattr__"  # of the module, which answers in its place
         if name not in scope:
-            return
+            return None
         value = scope[name]
         if not is_a(value, types.ModuleType):
-            yield Found(VARIABLE, f"{module}.{name}", value, module, name)
-            return
+            return Found(VARIABLE, f"{module}.{name}", value, module, name)
         scope, module = vars(value), value.__name__
+    return scope, module
 
 
 def _is_users_function(function: types.FunctionType) -> bool:
@@ -404,5 +382,7 @@ def attributes(value: Any) -> dict[str, Any]:
     try:
         own = object.__getattribute__(value, "__dict__")
     except AttributeError:
-        return held
+        if type(value) is not threading.local:
+            return held
+        own = value.__dict__  # that of this thread
     return {**held, **own} if is_a(own, dict) else held

@@ -8,11 +8,12 @@ import functools
 import types
 from collections.abc import Iterator
 
-__all__ = ["ANY", "IMPORT", "LOCAL", "Changes", "changes"]
+__all__ = ["ANY", "CELL", "IMPORT", "LOCAL", "Changes", "changes"]
 
 # What a chain may begin with instead of a global: a local variable, such as `self`; anything else;
-# a module that the function imports, whose name follows, with dots before it if it is relative.
-LOCAL, ANY, IMPORT = "<local>", "<any>", "<import>"
+# a module that the function imports, whose name follows, with dots before it if it is relative; a
+# variable of an enclosing function, whose name follows.
+LOCAL, ANY, IMPORT, CELL = "<local>", "<any>", "<import>", "<cell>"
 
 _IGNORED = frozenset({"CACHE", "EXTENDED_ARG", "NOP", "RESUME"})
 _GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME")
@@ -40,7 +41,7 @@ class Changes:
       kept: chains that it both reads and assigns.
       assigned: chains that it assigns.
       grown: chains of containers that it changes in place.
-      cells: variables of enclosing functions that it assigns.
+      cells: variables of enclosing functions that it assigns or changes in place.
     """
 
     kept: frozenset[tuple[str, ...]] = frozenset()
@@ -67,6 +68,9 @@ def changes(code: types.CodeType) -> Changes:
         cells |= scan.cells
     names = {chain[-1] for chain in assigned if chain[0] == ANY}
     kept = {chain for chain in read if chain in assigned or (chain[-1] in names and chain[1:])}
+    texts = {text for one in codes for text in one.co_consts if isinstance(text, str)}
+    kept |= {chain for chain in assigned if chain[1:] and chain[-1] in texts}  # read by `getattr`
+    cells |= {chain[1] for chain in grown if chain[0] == CELL and len(chain) == 2}
     return Changes(frozenset(kept), frozenset(assigned), frozenset(grown), frozenset(cells))
 
 
@@ -116,6 +120,8 @@ class _Scan:
         if kind == "STORE_FAST_LOAD_FAST":
             self._store(name[0], top)
             return self._local(name[1])
+        if kind == "LOAD_DEREF" and name in code.co_freevars and name not in self._aliases:
+            return (CELL, name)
         if kind.startswith(("LOAD_FAST", "LOAD_DEREF")):
             return self._local(name[-1] if isinstance(name, tuple) else name)
         if kind == "COPY" and instruction.arg == 1:

@@ -21,6 +21,7 @@ import marshal
 import pathlib
 import re
 import sys
+import threading
 import types
 import uuid
 from collections.abc import Iterable, Iterator
@@ -29,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from grain_jax._algebra import reach
-from grain_jax._execution.engine import changes
+from grain_jax._execution.engine import changes, contents
 from grain_jax._execution.engine.likeness import WIDTH, Description, cut
 
 __all__ = ["Describer", "code_digest"]
@@ -60,7 +61,7 @@ _LISTS: tuple[Any, ...] = (list, tuple, collections.deque)
 _SETS: tuple[Any, ...] = (set, frozenset)
 _CHANGING = (list, dict, set, bytearray, collections.deque, np.ndarray)
 _LOADS = frozenset(dis.opmap[n] for n in ("LOAD_CONST", "RETURN_CONST") if n in dis.opmap)
-_RECORDS = (types.SimpleNamespace, argparse.Namespace)
+_RECORDS = (types.SimpleNamespace, argparse.Namespace, threading.local)
 
 
 def _type_name(kind: type) -> str:
@@ -83,10 +84,12 @@ class Describer:
 
     Args:
       names: the attributes that are compared of an object; code mentions no others.
+      cells: variables of enclosing functions that code changes, which are not compared.
     """
 
-    def __init__(self, names: frozenset[str]) -> None:
+    def __init__(self, names: frozenset[str], cells: frozenset[str] = frozenset()) -> None:
         self._names = names
+        self._cells = cells
         self._left = 0
         self._open: set[int] = set()
 
@@ -139,17 +142,20 @@ class Describer:
                     found, key=lambda pair: (pair[1].type, pair[1].text, pair[1].digest)
                 )
                 return Description("set", name, parts=tuple(ordered))
-        function = self._function(value)
-        if function is not None:
-            return function
-        if reach.is_a(value, functools.partial):
-            held = {".func": value.func, ".args": value.args, ".keywords": value.keywords}
-            return Description("object", name, parts=self._each(held.items()))
-        if reach.is_a(value, _RECORDS) or reach.is_users(kind.__module__):
+        return self._function(value) or self._describe_object(value, kind, name)
+
+    def _describe_object(self, value: Any, kind: type, name: str) -> Description:
+        """Describes an object of the user's by attributes, and of a library's if it is known."""
+        inside = contents.inside(value)
+        is_users = reach.is_users(kind.__module__)
+        if inside is None and not is_users and not reach.is_a(value, _RECORDS):
+            return Description("opaque", name)
+        chosen = dict(inside or {})
+        if is_users or inside is None:
             held = reach.attributes(value)
-            chosen = ((f".{key}", held[key]) for key in sorted(held.keys() & self._names))
-            return Description("object", name, origin=kind.__module__, parts=self._each(chosen))
-        return Description("opaque", name)
+            chosen |= {f".{key}": held[key] for key in sorted(held.keys() & self._names)}
+        origin = kind.__module__ if is_users else ""
+        return Description("object", name, origin=origin, parts=self._each(chosen.items()))
 
     def _key(self, key: Any) -> str:
         described = self._describe(key)
@@ -181,6 +187,11 @@ class Describer:
             return self._user_function(wrapped)
         if reach.is_a(wrapped, type):
             text, origin = f"class {_type_name(wrapped)}", wrapped.__module__
+            if "__subclasses__" in self._names and reach.is_users(origin):
+                derived = type.__subclasses__(wrapped)
+                known = {(one.__module__, one.__qualname__): one for one in derived}
+                parts = self._each([(".__subclasses__()", set(known.values()))])
+                return Description("code", "", text, origin=origin, parts=parts)
         elif reach.is_a(wrapped, types.ModuleType):
             text, origin = f"module {wrapped.__name__}", wrapped.__name__
         elif reach.is_a(wrapped, (types.BuiltinFunctionType, np.ufunc)):
@@ -195,20 +206,30 @@ class Describer:
         scope = function.__globals__
         origin = scope.get("__name__") or ""
         if not reach.is_users(origin) or not _is_own_loader(scope):
-            return Description("code", "", text, origin=origin)
+            registry = _registry(function)
+            parts = self._each([(".registry", registry)] if registry is not None else [])
+            return Description("code", "", text, origin=origin, parts=parts)
         code = function.__code__
         cells = zip(code.co_freevars, function.__closure__ or (), strict=False)
-        counted = changes.changes(code).cells
+        counted = changes.changes(code).cells | self._cells
         held = {f" with {key}": _content(cell) for key, cell in cells if key not in counted}
         names = code.co_varnames[: code.co_argcount]
         defaults = function.__defaults__ or ()
-        for key, value in zip(names[len(names) - len(defaults) :], defaults, strict=True):
-            held[f"({key}=)"] = value
-        held |= {f"({key}=)": value for key, value in (function.__kwdefaults__ or {}).items()}
-        # A default or a closure that can be changed in place is memory of the function's own.
-        fixed = {label: part for label, part in held.items() if not reach.is_a(part, _CHANGING)}
-        parts = self._each(fixed.items())
+        given = dict(zip(names[len(names) - len(defaults) :], defaults, strict=True))
+        given |= function.__kwdefaults__ or {}
+        # A default that can be changed in place is memory of the function's own.
+        fixed = {key: part for key, part in given.items() if not reach.is_a(part, _CHANGING)}
+        held |= {f"({key}=)": part for key, part in fixed.items()}
+        own = vars(function)
+        held |= {f".{key}": own[key] for key in sorted(own.keys() & self._names)}
+        parts = self._each(held.items())
         return Description("code", "", text, code_digest(code), origin, parts)
+
+
+def _registry(function: types.FunctionType) -> Any:
+    """Returns the functions by class of what `functools.singledispatch` has made, else None."""
+    is_made_there = function.__globals__ is vars(functools)
+    return getattr(function, "registry", None) if is_made_there else None
 
 
 def _is_own_loader(scope: dict[str, Any]) -> bool:

@@ -71,10 +71,12 @@ class Observed:
 
     Attributes:
       names: the attributes that code mentions, and does not change itself.
+      cells: variables of enclosing functions that code changes.
       observations: variables and functions.
     """
 
     names: frozenset[str]
+    cells: frozenset[str]
     observations: tuple[Observation, ...]
 
 
@@ -100,7 +102,7 @@ class Watch:
     """
 
     def __init__(self, observed: Observed) -> None:
-        self._describer = Describer(observed.names)
+        self._describer = Describer(observed.names, observed.cells)
         self._open: Sequence[Observation] = observed.observations
         self._unmade: set[tuple[str, ...]] = set()
         self._told: list[tuple[str, str]] = []  # names, and what differs
@@ -157,8 +159,11 @@ def _compared(one: Observation, there: Description) -> tuple[str, str, str] | No
 
 def _origins(described: Description) -> Iterator[str]:
     """Yields the modules that have filled a container with functions or objects: a registry."""
-    for _, part in described.parts if described.kind in ("mapping", "list", "set") else ():
-        if part.origin not in ("", "__main__", "__mp_main__"):
+    is_code = described.kind == "code"
+    for _, part in described.parts if described.kind in ("mapping", "list", "set", "code") else ():
+        if is_code:  # what is registered with it
+            yield from _origins(part)
+        elif part.origin not in ("", "__main__", "__mp_main__"):
             yield part.origin
 
 

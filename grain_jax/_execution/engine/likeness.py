@@ -83,7 +83,7 @@ def difference(
     if here.kind == "code":
         if here.text != there.text:
             return "", here.text, there.text
-        if not (here.digest and there.digest):  # rewritten by an import hook, in one of them
+        if bool(here.digest) != bool(there.digest):  # rewritten by an import hook, in one of them
             return None
         if here.digest != there.digest:
             return "", "", ""

@@ -11,7 +11,8 @@ from typing import Any
 import cloudpickle
 
 from grain_jax._algebra import reach
-from grain_jax._execution.engine.changes import ANY, IMPORT, LOCAL, changes
+from grain_jax._algebra.mentions import absolute
+from grain_jax._execution.engine.changes import ANY, CELL, IMPORT, LOCAL, changes
 from grain_jax._execution.engine.describer import Describer
 from grain_jax._execution.engine.drift import (
     EQUAL,
@@ -26,7 +27,7 @@ from grain_jax._execution.engine.drift import (
 __all__ = ["observe"]
 
 _MOST = 5_000  # variables and functions
-_INSIDE = (LOCAL, ANY)  # what chains begin with whose end is an attribute of some object
+_INSIDE = (LOCAL, ANY, CELL)  # what chains begin with whose end is an attribute of some object
 _times: dict[str, int] = {}  # of files, as they were first looked at
 
 
@@ -76,18 +77,20 @@ class _Observer:
                     roots.append(found.value)
         self._follow(roots)
         mentioned: set[str] = set()
+        cells: set[str] = set()
         kept, grown = _Changed(), _Changed()
         for function in self._functions.values():
-            mentioned |= reach.mentions(function.__code__).names
+            mentioned |= reach.names_in(function)
             found_changes = changes(function.__code__)
             kept.add(function, found_changes.kept)
+            cells |= found_changes.cells
             if id(function) in self._called:  # what one function reads, and another one assigns
                 assigned = (chain for chain in found_changes.assigned if chain[0] not in _INSIDE)
                 kept.add(function, assigned)
             grown.add(function, found_changes.grown)
         theirs = _assigned_by(init)
         names = frozenset(mentioned - kept.attributes - grown.attributes)
-        describer = Describer(names)
+        describer = Describer(names, frozenset(cells))
         observations = []
         for path, value in self._values.items():
             if theirs.has(path) or (kept.has(path) and value is None):
@@ -99,7 +102,7 @@ class _Observer:
             file = getattr(sys.modules[path[0]], "__file__", None) or ""
             changed = _times.setdefault(file, time_of(file))
             observations.append(Observation(path, described, how, file, changed))
-        return Observed(names, tuple(observations))
+        return Observed(names, frozenset(cells), tuple(observations))
 
     def _methods(self, kind: type) -> Iterator[Any]:
         """Takes the methods of a class and its bases, all of which may be called."""
@@ -108,6 +111,8 @@ class _Observer:
                 continue
             for name, value in vars(base).items():
                 functions = reach.functions_of(value)
+                if name in reach.OF_CLASSES:
+                    continue
                 if functions != [value] or reach.is_a(value, types.FunctionType):
                     self._note(base.__module__, *base.__qualname__.split("."), name, value=value)
                     yield from functions
@@ -188,9 +193,9 @@ class _Changed:
             module = scope.get("__name__") or ""
             names = [first, *rest]
             if first in _INSIDE:
-                at, names = None, rest
+                at, names = None, rest[first == CELL :]
             elif first == IMPORT:
-                module = reach.absolute(rest[0], scope.get("__package__") or "")
+                module = absolute(rest[0], scope.get("__package__") or "")
                 at, names = getattr(sys.modules.get(module), "__dict__", None), rest[1:]
             for name in names[:-1]:
                 value: Any = at.get(name) if at is not None else None

@@ -290,10 +290,207 @@ def test_the_modules_and_globals_of_a_process_are_its_own(make: Make) -> None:
         import sys
         modules, scope, new = sys.modules, globals(), 1
         def f(x):
-            return modules[__name__], scope["new"]
+            return modules[str(x)], len(scope)
         """
     )
     found = observed(module.f)
     make("")
     module.new = 2  # type: ignore[attr-defined]
     assert not Watch(found).look()  # type: ignore[arg-type]
+
+
+SEEN = """
+    import collections, configparser, contextvars, functools, importlib, operator, sys, threading
+    import array
+    import numpy as np, pandas as pd, polars as pl
+    NAME, NAMES, K = "scale", ("a", "scale"), 2
+    scale = unread = 2
+    _values = {"lazy": 2}
+    def __getattr__(name):
+        if name in _values:
+            return _values[name]
+        raise AttributeError(name)
+    own = sys.modules[__name__]
+    def by_name(x): return getattr(own, NAME)
+    def by_names(x): return [getattr(own, one) for one in NAMES[1:]]
+    def by_import(x): return importlib.import_module("MODULE").K
+    def by_modules(x): return sys.modules["MODULE"].K
+    def by_globals(x): return globals()["K"]
+    def by_module_getattr(x): return own.lazy
+    def gained(x): return gained.k
+    gained.k = 2
+    class Meta(type):
+        k = 2
+        @property
+        def size(cls): return cls.k
+        def __getitem__(cls, name): return cls.table[name]
+    class Sized(metaclass=Meta):
+        table = {"k": 2}
+    def by_property_of_a_metaclass(x): return Sized.size
+    def by_item_of_a_metaclass(x): return Sized["k"]
+    class Plugin:
+        known = []
+        def __init_subclass__(cls): Plugin.known.append(cls)
+    class First(Plugin): pass
+    def by_known(x): return [kind() for kind in Plugin.known]
+    def by_subclasses(x): return Plugin.__subclasses__()
+    @functools.singledispatch
+    def converted(x): return x
+    def by_dispatch(x): return converted(x)
+    def closing(held):
+        def inner(x): return held["k"]
+        return inner
+    held = {"k": 2}
+    closure = closing(held)
+    def by_closure(x): return closure(x)
+    parser = configparser.ConfigParser()
+    parser.read_string("[a]\\nk=2\\n")
+    section = parser["a"]
+    chained, user = collections.ChainMap({"k": 2}), collections.UserDict(k=2)
+    items, words = collections.UserList([2]), array.array("i", [2])
+    variable, local = contextvars.ContextVar("variable", default=2), threading.local()
+    local.k = 2
+    item, attribute, method = operator.itemgetter(0), operator.attrgetter("a"), None
+    method = operator.methodcaller("get", "a", default=2)
+    polynomial = np.poly1d([1, 2])
+    frame, series = pd.DataFrame({"k": [2], "t": ["a"]}), pd.Series([2])
+    polar = pl.DataFrame({"k": [2], "t": ["a"]})
+    def by_parser(x): return parser["a"]["k"]
+    def by_section(x): return section["k"]
+    def by_chained(x): return chained["k"]
+    def by_user(x): return user["k"]
+    def by_items(x): return items[0]
+    def by_words(x): return words[0]
+    def by_variable(x): return variable.get()
+    def by_local(x): return local.k
+    def by_item(x): return item(x)
+    def by_attribute(x): return attribute(x)
+    def by_method(x): return method(x)
+    def by_polynomial(x): return polynomial(x)
+    def by_frame(x): return frame["k"]
+    def by_series(x): return series[0]
+    def by_polar(x): return polar["k"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("reader", "change", "text"),
+    [
+        ("by_name", "scale = 9", "scale is 2 here, and 9 in a worker"),
+        ("by_names", "scale = 9", "scale is 2 here, and 9 in a worker"),
+        ("by_import", "K = 9", "K is 2 here, and 9 in a worker"),
+        ("by_modules", "K = 9", "K is 2 here, and 9 in a worker"),
+        ("by_globals", "K = 9", "K is 2 here, and 9 in a worker"),
+        ("by_module_getattr", "_values['lazy'] = 9", "_values['lazy'] is 2 here, and 9 in"),
+        ("gained", "gained.k = 9", "gained.k is 2 here, and 9 in a worker"),
+        ("by_property_of_a_metaclass", "Meta.k = 9", "Meta.k is 2 here, and 9 in a worker"),
+        ("by_item_of_a_metaclass", "Sized.table['k'] = 9", "Sized.table['k'] is 2 here, and 9 in"),
+        ("by_known", "class B(Plugin): pass", "Plugin.known[1] is missing here, and class"),
+        ("by_subclasses", "class B(Plugin): pass", "Plugin.__subclasses__() is {class"),
+        (
+            "by_dispatch",
+            "converted.register(int, by_item)",
+            "converted.registry[class int] is",
+        ),
+        ("by_closure", "held['k'] = 9", "closure with held['k'] is 2 here, and 9"),
+        ("by_parser", "parser['a']['k'] = '9'", "parser._sections['a']['k'] is '2' here, and '9'"),
+        ("by_section", "section['k'] = '9'", "section._parser._sections['a']['k'] is '2' here"),
+        ("by_chained", "chained['k'] = 9", "chained.maps[0]['k'] is 2 here, and 9 in a worker"),
+        ("by_user", "user['k'] = 9", "user.data['k'] is 2 here, and 9 in a worker"),
+        ("by_items", "items[0] = 9", "items.data[0] is 2 here, and 9 in a worker"),
+        ("by_words", "words[0] = 9", "words is array([2]) of int32, shape (1,) here"),
+        ("by_variable", "variable.set(9)", "variable.get() is 2 here, and 9 in a worker"),
+        ("by_local", "local.k = 9", "local.k is 2 here, and 9 in a worker"),
+        ("by_item", "item = operator.itemgetter(1)", "item(0) is 0 here, and 1 in a worker"),
+        ("by_attribute", "attribute = operator.attrgetter('b')", "attribute(0) is 'a' here, and"),
+        (
+            "by_method",
+            "method = operator.methodcaller('get', 'a', default=9)",
+            "method(default=) is 2 here, and 9",
+        ),
+        ("by_polynomial", "polynomial = np.poly1d([1, 9])", "polynomial.coeffs is array([1, 2])"),
+        ("by_frame", "frame.loc[0, 'k'] = 9", "frame['k'] is array([2]) of int64"),
+        ("by_frame", "frame.loc[0, 't'] = 'b'", "frame['t'][1][0] is 'a' here, and 'b'"),
+        ("by_series", "series[0] = 9", "series.values is array([2]) of int64"),
+        ("by_polar", "polar = polar.with_columns(pl.Series('k', [9]))", "polar['k'] is array([2])"),
+        (
+            "by_polar",
+            "polar = polar.with_columns(pl.Series('t', ['b']))",
+            "polar['t'][1][0] is 'a'",
+        ),
+    ],
+)
+def test_what_is_seen(reader: str, change: str, text: str, make: Make) -> None:
+    named = SEEN.replace("MODULE", f"drifting_{next(_numbers) + 1}")
+    module = make(named)
+    found = observed(getattr(module, reader))
+    assert found is not None
+    exec("unread = 3", vars(module))
+    assert not Watch(found).look()
+    exec(change, vars(module))
+    assert told(found).startswith(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # What code changes itself, in closures, functions, threads and at the first use.
+        """
+        def counted(f):
+            seen, table = {}, {"k": 1}
+            def inner(x):
+                seen[x] = seen.get(x, 0) + 1
+                return f(x) * table["k"]
+            return inner
+        @counted
+        def g(x): return x
+        def f(x): return g(x)
+        """,
+        "def f(x):\n    f.count += 1\n    return f.count\nf.count = 0",
+        """
+        def f(x):
+            if not hasattr(f, "table"):
+                f.table = [x]
+            return getattr(f, "table")
+        """,
+        """
+        import threading
+        local = threading.local()
+        def f(x):
+            found = getattr(local, "made", None)
+            if found is None:
+                found = local.made = [x]
+            return found
+        """,
+        """
+        class Once(type):
+            made = {}
+            def __call__(cls, *given):
+                if cls not in Once.made:
+                    Once.made[cls] = super().__call__(*given)
+                return Once.made[cls]
+        class Table(metaclass=Once):
+            pass
+        def f(x): return Table()
+        """,
+        """
+        import functools
+        @functools.singledispatch
+        def g(x): return x
+        @g.register
+        def _(x: int): return x + 1
+        def f(x): return g(x)
+        """,
+    ],
+)
+def test_what_code_changes_itself_is_no_difference(text: str, make: Make) -> None:
+    module = make(text)
+    found = observed(module.f)
+    assert found is not None
+    module.f(1)  # as a worker that has read a record
+    module.f(2)
+    Watch(found).look()
+    found = observed(module.f)
+    assert found is not None
+    exec(Path(module.__file__ or "").read_text(), vars(module))  # as a worker that has not
+    Watch(found).look()

@@ -1,0 +1,109 @@
+"""The names in the code of a function: globals, attributes, imports, and texts that may be some."""
+
+from __future__ import annotations
+
+import dataclasses
+import dis
+import functools
+import types
+from typing import Any
+
+__all__ = ["Mentions", "absolute", "mentions"]
+
+_LOOKING = frozenset(
+    """
+    getattr hasattr vars globals locals attrgetter import_module __import__ modules __dict__
+    __getattribute__
+    """.split()  # noqa: SIM905
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Mentions:
+    """The names in the code of one function, that of functions inside it too.
+
+    Attributes:
+      chains: globals, each with the attributes that are taken of it at once.
+      imports: modules that the code imports, and names from them; a relative one begins with dots.
+      names: attributes, and texts that may be some.
+      texts: of code that looks names up as it runs, names of modules and attributes in its
+        constants; of other code, none.
+      calls: built-ins that look names up as the code runs: `getattr`, `globals`, and their like.
+    """
+
+    chains: tuple[tuple[str, ...], ...]
+    imports: tuple[tuple[str, ...], ...]
+    names: frozenset[str]
+    texts: frozenset[str] = frozenset()
+    calls: frozenset[str] = frozenset()
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether the code looks names up as it runs."""
+        return bool(self.calls)
+
+
+@functools.lru_cache(maxsize=4096)
+def mentions(code: types.CodeType) -> Mentions:
+    """Returns the names in the code of a function, that of functions inside it too."""
+    chains: list[tuple[str, ...]] = []
+    imports: list[tuple[str, ...]] = []
+    names = {text for text in code.co_consts if isinstance(text, str) and text.isidentifier()}
+    chain: list[str] = []
+    imported, recent = "", (None, None, None)
+    for instruction in dis.get_instructions(code):
+        kind, name = instruction.opname, instruction.argval
+        if kind in ("EXTENDED_ARG", "CACHE"):
+            continue
+        recent = (*recent[1:], name)
+        if kind in ("LOAD_ATTR", "LOAD_METHOD") and chain:
+            chain.append(name)
+            names.add(name)
+            continue
+        if chain:
+            chains.append(tuple(chain))
+            chain = []
+        if kind in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"):
+            chain = [name]
+        elif kind == "IMPORT_NAME":
+            # Two constants before it: how many packages up, and what is taken of the module.
+            imported = "." * (recent[0] or 0) + name
+            imports.append((imported,))
+        elif kind == "IMPORT_FROM":
+            imports.append((imported, name))
+        elif instruction.opcode in dis.hasname and isinstance(name, str):
+            names.add(name)
+    if chain:
+        chains.append(tuple(chain))
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            inner = mentions(constant)
+            chains += inner.chains
+            imports += inner.imports
+            names |= inner.names
+    used = names.union(*chains)
+    calls = frozenset(used & _LOOKING)
+    texts = _texts(code) if calls else frozenset()
+    names |= {text for text in texts if text.isidentifier()}
+    return Mentions(tuple(chains), tuple(imports), frozenset(names), texts, calls)
+
+
+def _texts(value: Any) -> frozenset[str]:
+    """Returns the dotted names among constants."""
+    if isinstance(value, str):
+        parts = value.lstrip(".").split(".")
+        return frozenset([value] if all(part.isidentifier() for part in parts) else ())
+    if isinstance(value, types.CodeType):
+        value = value.co_consts
+    inner = value if isinstance(value, (tuple, frozenset)) else ()
+    return frozenset().union(*map(_texts, inner))
+
+
+def absolute(name: str, package: str) -> str:
+    """Returns the name of a module that is imported from inside a package."""
+    bare = name.lstrip(".")
+    level = len(name) - len(bare)
+    if not level:
+        return name
+    base = package.rsplit(".", level - 1)[0] if level > 1 else package
+    return f"{base}.{bare}".strip(".")

@@ -1,0 +1,122 @@
+"""What objects of libraries hold that is compared: of mappings, sequences, tables, and the like."""
+
+from __future__ import annotations
+
+import array
+import collections
+import configparser
+import contextvars
+import functools
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from grain_jax._algebra import reach
+
+__all__ = ["inside"]
+
+_MOST_ROWS = 100_000  # of a table; what lies beyond is not looked at
+
+# By their attributes, with what classes of the user's own derive from them.
+_HELD: tuple[tuple[type, tuple[str, ...]], ...] = (
+    (functools.partial, ("func", "args", "keywords")),
+    (functools.partialmethod, ("func", "args", "keywords")),
+    (functools.singledispatchmethod, ("dispatcher",)),
+    (collections.UserDict, ("data",)),
+    (collections.UserList, ("data",)),
+    (collections.UserString, ("data",)),
+    (collections.ChainMap, ("maps",)),
+    (configparser.RawConfigParser, ("_sections", "_defaults")),
+    (configparser.SectionProxy, ("_name", "_parser")),
+)
+
+# By the name of their class, so that no library is imported.
+_HELD_BY_NAME = {
+    ("immutabledict", "immutabledict"): ("_dict",),
+    ("flax", "FrozenDict"): ("_dict",),
+    ("ml_collections", "ConfigDict"): ("_fields",),
+    ("ml_collections", "FrozenConfigDict"): ("_fields",),
+    ("numpy", "poly1d"): ("coeffs", "_variable"),
+    ("numpy", "Polynomial"): ("coef", "domain", "window"),
+}
+
+_UNSET = object()
+_CALLS = (operator.itemgetter, operator.attrgetter, operator.methodcaller)
+
+
+def inside(value: Any) -> dict[str, Any] | None:
+    """Returns what is compared of an object of a library, by what messages call it.
+
+    Returns:
+      None for objects that are not compared.
+    """
+    kind = type(value)
+    for base, names in _HELD:
+        if reach.is_a(value, base):
+            held = reach.attributes(value)
+            return {f".{name}": held[name] for name in names if name in held}
+    if kind in _CALLS:
+        return _arguments(*value.__reduce__())
+    if kind is contextvars.ContextVar:
+        current = value.get(_UNSET)
+        try:
+            return {".get()": value.get() if current is _UNSET else current}
+        except LookupError:  # neither set, nor with a default
+            return {}
+    if kind is array.array:
+        return {"": np.asarray(value)}
+    top = kind.__module__.partition(".")[0]
+    names = _HELD_BY_NAME.get((top, kind.__name__), ())
+    if names:
+        held = reach.attributes(value)
+        return {f".{name}": held[name] for name in names if name in held}
+    read = _TABLES.get((top, kind.__name__))
+    return read(value) if read is not None else None
+
+
+def _arguments(made: Any, given: tuple[Any, ...]) -> dict[str, Any]:
+    """Returns the arguments of what makes an object again."""
+    keywords = made.keywords if isinstance(made, functools.partial) else {}
+    by_place = {f"({at})": part for at, part in enumerate(given)}
+    return by_place | {f"({key}=)": part for key, part in keywords.items()}
+
+
+def _frame_of_pandas(table: Any) -> dict[str, Any]:
+    few = table.iloc[:_MOST_ROWS]
+    columns = {f"[{name!r}]": _column(few.iloc[:, at]) for at, name in enumerate(few.columns)}
+    return {".columns": list(table.columns), ".shape": table.shape, **columns, **_index(few)}
+
+
+def _series_of_pandas(column: Any) -> dict[str, Any]:
+    few = column.iloc[:_MOST_ROWS]
+    return {".shape": column.shape, ".values": _column(few), **_index(few)}
+
+
+def _index(table: Any) -> dict[str, Any]:
+    return {".index": _column(table.index.to_series())}
+
+
+def _frame_of_polars(table: Any) -> dict[str, Any]:
+    few = table.head(_MOST_ROWS)
+    columns = {f"[{one.name!r}]": _column(one) for one in few.get_columns()}
+    return {".columns": list(table.columns), ".shape": table.shape, **columns}
+
+
+def _series_of_polars(column: Any) -> dict[str, Any]:
+    return {".shape": column.shape, ".values": _column(column.head(_MOST_ROWS))}
+
+
+def _column(column: Any) -> Any:
+    """Returns a column as an array, or as a list of what it holds."""
+    found = column.to_numpy()
+    return [str(column.dtype), column.to_list()] if found.dtype.hasobject else found
+
+
+_TABLES: dict[tuple[str, str], Callable[[Any], dict[str, Any]]] = {
+    ("pandas", "DataFrame"): _frame_of_pandas,
+    ("pandas", "Series"): _series_of_pandas,
+    ("polars", "DataFrame"): _frame_of_polars,
+    ("polars", "Series"): _series_of_polars,
+}
