@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from grain_jax._algebra import reach
+from grain_jax._algebra.mentions import mentions
 
 __all__ = ["may_share"]
 
@@ -101,7 +102,7 @@ def may_share(source: Any) -> bool:
         if found.kind == reach.FUNCTION:
             if _stores(found.value.__code__):
                 return False
-            changes = changes or not _CHANGES.isdisjoint(reach.mentions(found.value.__code__).names)
+            changes = changes or not _CHANGES.isdisjoint(mentions(found.value.__code__).names)
         elif not _is_data(found.value):
             return False
         is_changing = is_changing or isinstance(found.value, _CHANGING)
