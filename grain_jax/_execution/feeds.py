@@ -20,6 +20,9 @@ _MOST_UNITS = 16
 # Single records that are batched later may be as many as a batch needs, up to this number.
 _MOST_RECORDS = 256
 
+# Where most records are left out a task may have more of them, for about as many outputs.
+_MOST_SIFTED = 4096
+
 # A task that takes longer than this does not gain by being larger,
 _QUICK_SECONDS = 2e-3
 
@@ -95,6 +98,9 @@ class Head:
         most = self._most
         if waits:
             most = min(_MOST_AT_ONCE // self._lane.unit, max(_MOST_UNITS, most))
+        elif outcome.units is not None:
+            sifted = most * outcome.done // max(1, len(outcome.units))
+            most = max(most, min(sifted, _MOST_SIFTED))
         if outcome.seconds < limit and self._units < most:
             self._units *= 2
         elif outcome.seconds > 4 * limit and self._units > 1:

@@ -57,3 +57,29 @@ def test_a_task_that_takes_too_long_makes_the_next_ones_smaller() -> None:
     for seconds, units in [(1e-4, 1), (1e-4, 2), (1e-4, 4), (0.1, 8), (0.1, 4), (0.1, 2)]:
         assert head.next(False).units == units
         head.learn(Outcome(seconds, 0.0, units))
+
+
+@pytest.mark.parametrize(
+    ("outputs_of_units", "largest"),
+    [
+        ((1, 1), 256),  # a map
+        ((4, 1), 256),  # a flat-map
+        ((1, 2), 512),
+        ((1, 5), 2048),  # the first power of two that is not below 5 * 256
+        ((1, 256), 4096),
+        ((0, 1), 4096),  # a filter that keeps nothing
+    ],
+)
+def test_tasks_grow_further_where_most_records_are_left_out(
+    outputs_of_units: tuple[int, int], largest: int
+) -> None:
+    root = roots.NodeRoot(nodes.SourceNode(sources.adapt(range(10**6))))
+    head = Head(root, schedule.lane(10**6), 0, True, 4000)
+    outputs, units = outputs_of_units
+    found = []
+    for _ in range(40):
+        task = head.next(False)
+        found.append(task.units)
+        kept = [unit for unit in range(task.units) for _ in range(outputs) if unit % units == 0]
+        head.learn(Outcome(1e-4, 0.0, task.units, kept))
+    assert max(found) == largest
