@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from grain_jax._algebra import samplers
-from grain_jax._values import errors, options, permutation
+from grain_jax._values import errors, options, permutation, sharding
 
 __all__ = ["ENDLESS", "IndexMap", "Repeat", "Sample", "Shuffle", "Slice"]
 
@@ -122,6 +122,12 @@ class Sample:
         """Positions of the sampler."""
         length = self.sampler.length
         return ENDLESS if length is None else length
+
+    @property
+    def epoch(self) -> int:
+        """Positions of the sampler in one epoch."""
+        start, stop = sharding.even_split(self.sampler.num_records, self.sampler.shard_options)
+        return stop - start
 
     def __call__(self, indices: Indices) -> Indices:
         return self.sampler.keys(indices)

@@ -1,40 +1,80 @@
-"""What code of the user's a chain of nodes runs, from one node down to its source."""
+"""What is known of a chain of nodes, from one node down to its source."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from grain_jax._algebra import access
+from grain_jax._algebra import access, index_maps, steps
 from grain_jax._datasets import nodes
 
-__all__ = ["drawing", "functions"]
+__all__ = ["batched", "drawing", "dropping", "epoch", "functions"]
 
 _STEPPED = (nodes.StepNode, nodes.BatchNode, nodes.FlatMapNode)
 
 
 def drawing(node: nodes.Node) -> str:
     """Returns what may use the process-wide generators as a node is read; empty if nothing."""
-    below: nodes.Node | None = node
-    while below is not None:
+    for below in _down(node):
         if isinstance(below, _STEPPED) and below.draws is not None:
             return below.step.title
         if isinstance(below, nodes.CustomNode):
             return f"{type(below.dataset).__name__}.__getitem__"
         if isinstance(below, nodes.SourceNode) and below.source.may_draw():
             return f"the source {access.describe(below.source.given)}"
-        below = getattr(below, "parent", None)
     return ""
 
 
 def functions(node: nodes.Node) -> Iterator[Callable[..., Any]]:
     """Yields the functions of the user's that read a node."""
-    below: nodes.Node | None = node
-    while below is not None:
+    for below in _down(node):
         if isinstance(below, _STEPPED) and below.step.function:
             yield below.step.function
         if isinstance(below, nodes.CustomNode):
             yield below.dataset.__getitem__
         if isinstance(below, nodes.SourceNode) and not below.source.in_memory:
             yield from below.source.code()
+
+
+def dropping(node: nodes.Node) -> list[str]:
+    """Returns what may make elements of a node absent, but for the records of a source."""
+    found: list[str] = []
+    for below in _down(node):
+        if isinstance(below, nodes.FlatMapNode) or (
+            isinstance(below, nodes.StepNode) and isinstance(below.step, steps.FilterStep)
+        ):
+            found.append(below.step.title)
+        if isinstance(below, nodes.CustomNode):
+            found.append(f"{type(below.dataset).__name__}.__getitem__, if it returns None")
+    return found[::-1]
+
+
+def batched(node: nodes.Node) -> bool:
+    """Whether elements are made of several records."""
+    return any(isinstance(below, nodes.BatchNode) for below in _down(node))
+
+
+def epoch(node: nodes.Node) -> int:
+    """Returns after how many elements all records have had their turn, so that they come again."""
+    parent = getattr(node, "parent", None)
+    if parent is None:
+        return node.length
+    size = epoch(parent)
+    if isinstance(node, nodes.BatchNode):
+        size = -(-size // node.step.size)
+    elif isinstance(node, nodes.FlatMapNode):
+        size *= node.fan_out
+    elif isinstance(node, nodes.IndexNode):
+        if isinstance(node.index_map, index_maps.Sample):
+            size = node.index_map.epoch
+        elif isinstance(node.index_map, index_maps.Shuffle):
+            # It may mix several epochs of what is below.
+            size = node.length
+    return min(size, node.length)
+
+
+def _down(node: nodes.Node) -> Iterator[nodes.Node]:
+    below: nodes.Node | None = node
+    while below is not None:
+        yield below
         below = getattr(below, "parent", None)

@@ -27,6 +27,18 @@ class Root(Protocol):
         """Number of positions; None if endless or unknown."""
 
     @property
+    def epoch(self) -> int:
+        """After how many positions of this shard the records come again."""
+
+    @property
+    def batched(self) -> bool:
+        """Whether an element is made of several records."""
+
+    @property
+    def drops(self) -> list[str]:
+        """What may leave positions without an element, but for records that are None."""
+
+    @property
     def sparse(self) -> bool:
         """Whether some positions may have no element."""
 

@@ -52,6 +52,21 @@ class NodeRoot:
         return None if length == index_maps.ENDLESS else length
 
     @property
+    def epoch(self) -> int:
+        """After how many positions the records come again."""
+        return chain.epoch(self._node)
+
+    @property
+    def batched(self) -> bool:
+        """Whether an element is made of several records."""
+        return chain.batched(self._node)
+
+    @property
+    def drops(self) -> list[str]:
+        """What may leave positions without an element, but for records that are None."""
+        return chain.dropping(self._node)
+
+    @property
     def sparse(self) -> bool:
         """Whether some positions may have no element."""
         return self._node.sparse and not self._allow_nones

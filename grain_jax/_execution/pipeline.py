@@ -11,7 +11,7 @@ from typing import Any
 from grain_jax._datasets import iterators
 from grain_jax._datasets.plan import Plan, Segment, Upstream
 from grain_jax._datasets.program import Program, Skip, SparseError
-from grain_jax._execution import generators, inline, skips, snapshots, workers
+from grain_jax._execution import generators, inline, silence, skips, snapshots, workers
 from grain_jax._execution.feeds import Groups, Head
 from grain_jax._execution.items import END, Cursor, Feed, Item, Pull
 from grain_jax._execution.layout import Layout, Position
@@ -381,7 +381,9 @@ class Pipeline:
         if beside is None:
             beside = 1 if segment.local else self.layout.streams
         depth = max(1, executor.capacity // beside)
-        return SegmentStream(executor, kind, feed, skip, depth, below)
+        stream = SegmentStream(executor, kind, feed, skip, depth, below)
+        stream.silence = silence.of(self.plan, self.segments[: segment.number + 1])
+        return stream
 
     def _overdue(self, begin: int) -> Callable[[int, int, Skip], None] | None:
         """Judges what a lane leaves out, from an ordinal of it on; other lanes are as they were."""

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from grain_jax._algebra import operations, steps
-from grain_jax._execution import snapshots, states
+from grain_jax._execution import silence, snapshots, states
 from grain_jax._execution.items import END, Item
 from grain_jax._execution.layout import Layout, Position
 from grain_jax._execution.pipeline import Pipeline
@@ -60,6 +60,10 @@ class Serial:
         self._stream: Records | None = None
         self._live: list[Any] = []
         self._to_skip = 0
+        # Without an epoch: such an operation may gather as many records as it likes.
+        kinds = (Own, steps.FilterStep, steps.FlatMapStep)
+        titles = " and ".join(stage.title for stage in self._stages if isinstance(stage, kinds))
+        self._silence = silence.Silence(drops=lambda: titles)
         self._place = _Place(pipeline.position, 0, None)
 
     @property
@@ -74,8 +78,10 @@ class Serial:
             stream = self._started()
             while self._to_skip:
                 next(stream)
+                self._silence.end()
                 self._to_skip -= 1
             record = next(stream)
+            self._silence.end()
             saved = self._taken()
         except StopIteration:
             raise
@@ -165,12 +171,13 @@ class Serial:
         self._place = place
         self._to_skip = place.outputs if place.saved is None else 0
         self._stream = None
+        self._silence.end()
 
     def _started(self) -> Records:
         if self._stream is None:
             self._live = []
             # Nothing in the stream refers to this object, which would be a cycle.
-            upstream = _Upstream(self.pipeline, self._metadata)
+            upstream = _Upstream(self.pipeline, self._metadata, self._silence)
             stream = upstream.stream()
             for number, stage in enumerate(self._stages):
                 if isinstance(stage, Own):
@@ -195,10 +202,14 @@ class _Upstream:
     """
 
     def __init__(
-        self, pipeline: Pipeline, metadata: Callable[[Item], records.RecordMetadata]
+        self,
+        pipeline: Pipeline,
+        metadata: Callable[[Item], records.RecordMetadata],
+        silent: silence.Silence,
     ) -> None:
         self._pipeline = pipeline
         self._metadata = metadata
+        self._silence = silent
         self.where = "its start"
         self.failed: int | None = None
 
@@ -216,6 +227,7 @@ class _Upstream:
         if item is END:
             return None
         self.where = f"the record at position {item.position}"
+        self._silence.add(1)
         return records.Record(self._metadata(item), item.element)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from grain_jax._datasets.program import Outcome, Skip
 from grain_jax._execution.inline import Bundle, Executor
 from grain_jax._execution.items import END, PENDING, Cursor, Feed, Held, Item, Pull, Task
+from grain_jax._execution.silence import Silence
 from grain_jax._values import errors
 
 __all__ = ["Merged", "SegmentStream", "Upstreamed"]
@@ -33,6 +35,7 @@ class SegmentStream:
       overdue: called in a long run of records that are left out, before an item judges them: with
         how many this stream has left out, the ordinal behind them, and the last. What it raises
         comes in its turn. None where nobody asks.
+      silence: counts the records that give no item.
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class SegmentStream:
         self._depth = depth
         self._upstream = upstream
         self.overdue: Callable[[int, int, Skip], None] | None = None
+        self.silence = Silence()
         self._skipped = 0
         self._window: deque[tuple[Any, int]] = deque()
         self._ready: deque[Item] = deque()
@@ -117,6 +121,7 @@ class SegmentStream:
     def _unpack(self, task: Any, bundle: Bundle) -> None:
         outcome: Outcome = bundle.info
         self._feed.learn(outcome)
+        outcome = self._heard(task, outcome)
         held = Held(bundle)
         skip, self._skip = self._skip, 0
         if outcome.units is None:
@@ -157,6 +162,24 @@ class SegmentStream:
             position = outcome.positions[row]
             self._ready.append(Item(held, row, position, output, cursor, task.payload))
 
+    def _heard(self, task: Any, outcome: Outcome) -> Outcome:
+        """Counts what gave nothing; returns what counts of the outcome, if that was too much."""
+        if outcome.units is None:
+            if self.silence.records:
+                self.silence.end()
+            return outcome
+        found = self.silence.pass_over(task, outcome, (*self.left_over, *task.skips))
+        if found is None:
+            return outcome
+        last, error = found
+        return dataclasses.replace(
+            outcome,
+            done=last + 1,
+            units=[unit for unit in outcome.units if unit <= last],
+            skipped=[pair for pair in outcome.skipped if pair[0] <= last],
+            error=error,
+        )
+
     def _hand_on_skips(self, task: Any, outcome: Outcome, is_resumed: bool) -> None:
         """Gives records that were left out to the item that follows each.
 
@@ -173,8 +196,9 @@ class SegmentStream:
         self.left_over = waiting + [skip for _, skip in events]
         if self.overdue is not None:
             # In a stream that only fails no item would ever come.
+            silent = isinstance(outcome.error, errors.NoElementsError)
             for run, (unit, last) in enumerate(events, len(waiting) + 1):
-                if run % _LONG_RUN == 0:
+                if run % _LONG_RUN == 0 or (silent and run == len(self.left_over)):
                     self.overdue(self._skipped + run, task.before(unit + 1)[0], last)
 
 

@@ -8,6 +8,7 @@
     ├── OutOfRangeError         (IndexError)    a position or key outside its range
     ├── ClosedError             (RuntimeError)  use after `close()`
     ├── TooManyErrors           (RuntimeError)  more records left out than an ErrorPolicy allows
+    ├── NoElementsError         (ValueError)    two whole epochs of records that gave no element
     ├── TransformError          (RuntimeError)  an exception that could not travel
     ├── WorkerError             (RuntimeError)  a worker process died or does not answer
     ├── DriftError              (RuntimeError)  a worker reads other values or code from modules
@@ -28,6 +29,7 @@ __all__ = [
     "InvalidTypeError",
     "InvalidValueError",
     "MissingDependencyError",
+    "NoElementsError",
     "OutOfRangeError",
     "StackError",
     "StateError",
@@ -86,6 +88,10 @@ class ClosedError(GrainError, RuntimeError):
 
 class TooManyErrors(GrainError, RuntimeError):
     """More records were left out than an `ErrorPolicy` allows."""
+
+
+class NoElementsError(GrainError, ValueError):
+    """Two whole epochs of records gave no element, and the stream would go on."""
 
 
 class TransformError(GrainError, RuntimeError):
