@@ -20,8 +20,8 @@ PUBLIC = {
     "grain_jax.constants": "DATASET_INDEX EPOCH INDEX META_FEATURES RECORD RECORD_KEY SEED",
     "grain_jax.errors": """
         ClosedError DriftError GrainError InvalidTypeError InvalidValueError
-        MissingDependencyError OutOfRangeError StackError StateError TooManyErrors TransformError
-        WorkerError""",
+        MissingDependencyError NoElementsError OutOfRangeError StackError StateError TooManyErrors
+        TransformError WorkerError""",
     "grain_jax.experimental": "ElasticIterator FlatMapTransform MapWithIndexTransform device_put",
     "grain_jax.multiprocessing": "MultiprocessingOptions",
     "grain_jax.python": """

@@ -93,6 +93,9 @@ class Silence:
           The unit after which there is an error, and the error; None without one.
         """
         units, done = outcome.units or (), outcome.done
+        if units and done == 1:
+            self.end()
+            return None
         begin, end = _records(task.before(0)), _records(task.before(done))
         if self.records + end - begin <= self._bound:
             if units:
