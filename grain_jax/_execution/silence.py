@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -27,13 +28,15 @@ class Silence:
     """Counts what a stage has been given since it last gave an element.
 
     Two whole epochs in a row without one are an error, if the stream goes on: those to come have
-    the same records. The end of a stream is no error, so that one or two empty epochs just end.
+    the same records. The end of a stream is no error, so that one or two empty epochs just end. So
+    does a short stream of more epochs: where there is an end, it takes a long run, too.
 
     Args:
       epoch: records after which they come again; None if that is unknown, or nobody's business.
       least: units that have to be dropped in a row, at least, for an error.
       drops: says what may drop elements there.
       noun: what the stage is given.
+      ends: whether the stream is known to end.
     """
 
     def __init__(
@@ -42,13 +45,16 @@ class Silence:
         least: int = 0,
         drops: Callable[[], str] = lambda: "",
         noun: str = "records",
+        ends: bool = False,
     ) -> None:
         self._epoch = epoch
         self._least = least
         self._drops = drops
         self._noun = noun
         self._long = _LONG
-        self._bound = _LONG if epoch is None else min(_LONG, 2 * epoch)
+        # After more records than these there is an error.
+        self._most = math.inf if epoch is None else max(2 * epoch, _LONG if ends else 0)
+        self._bound = min(_LONG, self._most)
         self._told = False
         self.records = self._units = 0
 
@@ -122,12 +128,10 @@ class Silence:
 
     def _crossed(self, task: Task, first: int, stop: int) -> int | None:
         """Returns the unit from `first` to `stop - 1` that is too many."""
-        if self._epoch is None:
-            return None
         read = self.records - _records(task.before(first))
         for unit in range(first, stop):
             if (
-                read + _records(task.before(unit + 1)) > 2 * self._epoch
+                read + _records(task.before(unit + 1)) > self._most
                 and self._units + unit + 1 - first > self._least
             ):
                 return unit
@@ -136,9 +140,9 @@ class Silence:
     def _error(self, cause: Skip | None) -> errors.NoElementsError:
         return errors.NoElementsError(
             f"two whole epochs in a row, of {self._epoch} {self._noun} each, gave no element."
-            f"{self._why(cause)}\nThis stream would go on reading without end. Mend the condition "
-            "or the records. Where nothing may be left, read them once (num_epochs=1, or no "
-            "repeat()): then the stream ends."
+            f"{self._why(cause)}\nThis stream would only go on reading. Mend the condition or the "
+            "records. Where nothing may be left, read them once (num_epochs=1, or no repeat()): "
+            "then the stream ends."
         )
 
     def _why(self, cause: Skip | None) -> str:
@@ -161,7 +165,7 @@ def of(plan: Plan, segments: Sequence[Segment]) -> Silence:
         return " and ".join(found) or ("" if plan.skips else "the source, which has None there")
 
     batched = root.batched or any(segment.batches for segment in segments)
-    return Silence(root.epoch, _FEW if batched else 0, drops)
+    return Silence(root.epoch, _FEW if batched else 0, drops, ends=root.length is not None)
 
 
 def _records(cursor: Cursor) -> Any:

@@ -68,7 +68,7 @@ def refusal(stream: Any) -> str:
 
 
 @WORKERS
-@pytest.mark.parametrize("options", [{}, {"batch_size": 7}, {"shuffle": True, "num_epochs": 3}])
+@pytest.mark.parametrize("options", [{}, {"batch_size": 7}, {"shuffle": True, "num_epochs": 200}])
 def test_two_epochs_without_an_element_are_an_error(workers: int, options: dict[str, Any]) -> None:
     text = refusal(load(range(50), Nothing(), workers=workers, **options))
     assert "two whole epochs in a row, of 50 records each, gave no element" in text
@@ -77,7 +77,7 @@ def test_two_epochs_without_an_element_are_an_error(workers: int, options: dict[
 
 
 @WORKERS
-@pytest.mark.parametrize("epochs", [1, 2])
+@pytest.mark.parametrize("epochs", [1, 2, 100])
 def test_a_stream_that_ends_before_ends_empty(workers: int, epochs: int) -> None:
     loader = load(range(50), Nothing(), workers=workers, num_epochs=epochs, batch_size=3)
     assert list(loader) == []
@@ -103,17 +103,16 @@ class Positions(grain.transforms.Filter):
 def test_what_comes_before_is_delivered_and_the_position_stays(
     workers: int, batch_size: int | None
 ) -> None:
-    """Epochs of 10, and the last element at 12: records 13 to 32 may give none, 33 is too much."""
+    """Where there is an end it comes first, in a short stream."""
     steps = Numbered(), Positions(0, 9, 10, 12)
 
-    def loader(epochs: int, *more: Any) -> grain.DataLoader:
-        found = load(range(10), *steps, *more, workers=workers, num_epochs=epochs)
-        return found
+    def loader(epochs: int | None, *more: Any) -> grain.DataLoader:
+        return load(range(10), *steps, *more, workers=workers, num_epochs=epochs)
 
     batch = [] if batch_size is None else [grain.transforms.Batch(batch_size)]
     expected = [(0, 0), (9, 9), (10, 0), (12, 2)]
-    assert list(loader(3)) == expected
-    with contextlib.closing(iter(loader(4, *batch))) as iterator:
+    assert list(loader(4)) == expected
+    with contextlib.closing(iter(loader(None, *batch))) as iterator:
         for begin in range(0, 4, batch_size or 1):
             found = next(iterator)
             if batch_size is None:
@@ -125,7 +124,7 @@ def test_what_comes_before_is_delivered_and_the_position_stays(
             with pytest.raises(grain.errors.NoElementsError, match="step 2: filter"):
                 next(iterator)
             assert iterator.get_state() == state
-    with contextlib.closing(iter(loader(4, *batch))) as iterator:
+    with contextlib.closing(iter(loader(None, *batch))) as iterator:
         iterator.set_state(state)
         with pytest.raises(grain.errors.NoElementsError):
             next(iterator)
@@ -134,15 +133,24 @@ def test_what_comes_before_is_delivered_and_the_position_stays(
 @WORKERS
 @pytest.mark.parametrize("gap", [20, 21])
 def test_a_gap_of_two_epochs_is_no_error_and_a_longer_one_is(workers: int, gap: int) -> None:
-    loader = load(range(10), Numbered(), Positions(0, gap + 1), workers=workers, num_epochs=3)
+    loader = load(range(10), Numbered(), Positions(0, gap + 1), workers=workers)
     with contextlib.closing(iter(loader)) as iterator:
         assert next(iterator) == (0, 0)
         if gap == 20:
             assert next(iterator) == (21, 1)
-            assert next(iterator, None) is None
         else:
             with pytest.raises(grain.errors.NoElementsError):
                 next(iterator)
+
+
+@WORKERS
+@pytest.mark.parametrize("epochs", [2, 3])
+def test_of_a_stream_that_ends_two_long_epochs_are_an_error(workers: int, epochs: int) -> None:
+    loader = load(range(3000), Nothing(), workers=workers, num_epochs=epochs)
+    if epochs == 2:
+        assert list(loader) == []
+    else:
+        assert "of 3000 records each" in refusal(loader)
 
 
 @WORKERS
