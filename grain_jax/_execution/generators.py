@@ -8,6 +8,8 @@ before, so that a restored stream has others.
 from __future__ import annotations
 
 import dis
+import functools
+import itertools
 import random
 import sys
 import types
@@ -18,7 +20,9 @@ from typing import Any
 import numpy as np
 
 from grain_jax._algebra import reach
+from grain_jax._algebra.mentions import mentions
 from grain_jax._datasets.plan import Root, Segment, Upstream
+from grain_jax._execution.keeping import MAKERS, advanced, returns_generator
 from grain_jax._values import errors
 
 __all__ = ["check"]
@@ -30,12 +34,6 @@ _KINDS = (
     np.random.BitGenerator,
 )
 
-_MAKERS = frozenset(
-    """
-    Random SystemRandom default_rng Generator RandomState MT19937 PCG64 PCG64DXSM Philox SFC64
-    """.split()  # noqa: SIM905
-)
-
 _MOST_TOLD = 5
 
 _REMEDY = """Draw from the generator that a RandomMap gets, which depends on the seed and the \
@@ -45,7 +43,8 @@ record's position alone:
         def random_map(self, element, rng):
             return element + rng.normal()
 
-A source returns records as they are, and a RandomMap behind it draws."""
+A source returns records as they are, and a RandomMap behind it draws. A key of JAX comes from \
+that generator, too: `jax.random.fold_in(key, rng.integers(2**32, dtype="uint32"))`."""
 
 
 def check(
@@ -102,8 +101,15 @@ def _names(functions: Iterable[Callable[..., Any]], ignored: Sequence[str]) -> d
     held: dict[str, str] = {}
     kept: dict[str, str] = {}
     made: set[str] = set()
+    keys: list[reach.Found] = []
+    seeds: list[reach.Found] = []
+    moved: set[str] = set()
+    named: set[str] = set()
     for one in reach.reach(functions):
         if one.kind == reach.FUNCTION:
+            named |= mentions(one.value.__code__).names
+            if one.value.__name__ not in ("__init__", "__setstate__"):
+                moved |= advanced(one.value.__code__)
             for name, is_kept in _made_by(one.value):
                 if is_kept:
                     kept[name] = "generator"
@@ -111,6 +117,16 @@ def _names(functions: Iterable[Callable[..., Any]], ignored: Sequence[str]) -> d
                     made.add(name)
         elif _is_generator(one.value):
             held.setdefault(one.path, type(one.value).__name__)
+        elif one.is_named and (kind := _kind_of_state(one)):
+            held.setdefault(one.path, kind)
+        elif isinstance(one.value, np.random.SeedSequence):
+            seeds.append(one)
+        elif one.is_named and _is_key(one.value):
+            keys.append(one)
+    if "spawn" in named:
+        held |= {one.path: "SeedSequence" for one in seeds}
+    if not named.isdisjoint(("split", "fold_in")):
+        held |= {one.path: "JAX key" for one in keys if one.path.rpartition(".")[2] in moved}
     found = {**kept, **{name: kind for name, kind in held.items() if name not in made}}
     return {
         name: kind
@@ -124,6 +140,33 @@ def _is_generator(value: Any) -> bool:
     if torch is not None and isinstance(value, getattr(torch, "Generator", ())):
         return value is not getattr(torch, "default_generator", None)
     return isinstance(value, _KINDS) and not any(value is one for one in _of_the_process())
+
+
+def _kind_of_state(found: reach.Found) -> str:
+    """Returns what keeps a state from one record to the next, which code names, else nothing."""
+    value = found.value
+    kind = type(value)
+    if isinstance(value, types.GeneratorType | itertools.count | itertools.cycle):
+        name = f"{kind.__name__} of itertools"
+        return "Python generator" if kind is types.GeneratorType else name
+    if kind.__module__.startswith("flax.nnx") and kind.__name__ in ("Rngs", "RngStream"):
+        return f"nnx.{kind.__name__}"
+    maker: object = None
+    if kind.__name__ == "_lru_cache_wrapper":
+        maker = getattr(value, "__wrapped__", None)
+    elif found.owner is not None:
+        held = vars(found.owner).get(found.name)
+        maker = held.func if isinstance(held, functools.cached_property) else None
+    is_maker = isinstance(maker, types.FunctionType) and returns_generator(maker.__code__)
+    return "cached generator" if is_maker else ""
+
+
+def _is_key(value: Any) -> bool:
+    """Whether it is a key of `jax.random`, or the two numbers of one."""
+    dtype, shape = getattr(value, "dtype", None), getattr(value, "shape", None)
+    if type(value).__module__.partition(".")[0] not in ("numpy", "jax", "jaxlib"):
+        return False
+    return str(dtype).startswith("key<") or (str(dtype) == "uint32" and shape == (2,))
 
 
 def _of_the_process() -> Iterator[Any]:
@@ -152,6 +195,6 @@ def _made_by(function: types.FunctionType) -> Iterator[tuple[str, bool]]:
                 yield f"{place}.{name}", name in looked
             makes = False
         elif kind.startswith("LOAD_"):
-            makes = makes or name in _MAKERS
+            makes = makes or name in MAKERS
             if isinstance(name, str):
                 looked.add(name)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import random
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
+from flax import nnx
 
 import grain_jax as grain
 from grain_jax import errors
@@ -98,7 +101,71 @@ def names_none(x: Any) -> Any:
     return x + 1
 
 
+@functools.lru_cache
+def cached(name: str) -> Any:
+    made = np.random.default_rng(len(name))
+    return made
+
+
+@functools.cache
+def permuted(count: int) -> Any:
+    return np.random.default_rng(count).permutation(count)
+
+
+def numbered() -> Iterator[int]:
+    yield from range(1000)
+
+
+seeds = np.random.SeedSequence(3)
+numbers = numbered()
+counted = itertools.count()
+streams = nnx.Rngs(0)
+base = jax.random.key(0)
+
+
+class Cached(grain.transforms.Map):
+    """Makes its generator at the first use."""
+
+    @functools.cached_property
+    def rng(self) -> Any:
+        return np.random.default_rng(0)
+
+    def map(self, element: Any) -> Any:
+        return element + self.rng.random()
+
+
+class Splits(grain.transforms.Map):
+    """Keeps a key of JAX, and goes on with it."""
+
+    def __init__(self, key: Any) -> None:
+        self.key = key
+
+    def map(self, element: Any) -> Any:
+        self.key, _ = jax.random.split(self.key)
+        return element
+
+
+class Folds(grain.transforms.Map):
+    """Makes a key for each record from one that it keeps."""
+
+    def __init__(self) -> None:
+        self.base = np.array([0, 3], np.uint32)
+        self.key = np.array([0, 3], np.uint32)
+
+    def map(self, element: Any) -> Any:
+        self.key = jax.random.fold_in(jax.random.wrap_key_data(self.base), int(element))
+        first, _ = jax.random.split(self.key)
+        return int(jax.random.randint(first, (), 0, 9))
+
+
 FOUND = [
+    (lambda x: x + cached("a").random(), f"{HERE}.cached"),
+    (lambda x: x + np.random.default_rng(seeds.spawn(1)[0]).random(), f"{HERE}.seeds"),
+    (lambda x: x + next(numbers), f"{HERE}.numbers"),
+    (lambda x: x + next(counted), f"{HERE}.counted"),
+    (lambda x: streams(), f"{HERE}.streams"),
+    (Cached(), "Cached.rng"),
+    (Splits(np.array([0, 3], np.uint32)), "Splits.key"),
     (module_rng, f"{HERE}.rng"),
     (by_helper, f"{HERE}.rng"),
     (lambda x: x + seeded.random(), f"{HERE}.seeded"),
@@ -114,7 +181,12 @@ FOUND = [
     (Lazy(), "Lazy.rng"),
 ]
 
-NOT_FOUND = [OnlyAtFirst(), Fresh(), fresh, of_the_process, names_none]
+NOT_FOUND = [OnlyAtFirst(), Fresh(), fresh, of_the_process, names_none, Folds()]
+NOT_FOUND += [
+    lambda x: x + permuted(5)[0],
+    lambda x: x + np.random.default_rng(seeds.generate_state(4)).random(),
+    lambda x: jax.random.uniform(jax.random.fold_in(base, int(x))) + 1,
+]
 
 
 def dataset(function: Any) -> grain.IterDataset[Any]:
@@ -146,6 +218,11 @@ def test_nothing_is_said_of_others(function: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         next(iter(dataset(function)))
+
+
+def test_a_typed_key_of_jax() -> None:
+    with pytest.warns(UserWarning, match="Splits.key is a JAX key with a state of its own"):
+        next(iter(dataset(Splits(jax.random.key(0)))))
 
 
 @pytest.mark.usefixtures("no_process_left")
