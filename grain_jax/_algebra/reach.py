@@ -181,12 +181,13 @@ class _Walk:
             if is_users(value.__module__):
                 self._look_into_class(value, depth)
                 self._mention(_MAKING)  # code that names a class makes objects of it
-        elif is_a(value, dict):
-            self._add_parts(found, value.values(), depth)
-        elif is_a(value, _CONTAINERS):
-            self._add_parts(found, value, depth)
         else:
-            self._look_into_object(value, depth)
+            if is_a(value, dict):
+                self._add_parts(found, dict.values(value), depth)
+            elif is_a(value, _CONTAINERS):
+                self._add_parts(found, value, depth)
+            if not is_a(value, (dict, *_CONTAINERS)) or is_users(kind.__module__):
+                self._look_into_object(value, depth)
 
     def _add(self, found: Found, depth: int, is_named: bool = True) -> None:
         """Takes something up, at once or when code mentions its name."""

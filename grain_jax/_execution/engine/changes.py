@@ -41,6 +41,8 @@ class Changes:
       kept: chains that it both reads and assigns.
       assigned: chains that it assigns.
       grown: chains of containers that it changes in place.
+      entries: chains of containers, each with an entry of its own that code assigns: the label it
+        has in messages, or "" where code counts with `+=` under names that are not known.
       cells: variables of enclosing functions that it assigns or changes in place.
     """
 
@@ -48,6 +50,7 @@ class Changes:
     assigned: frozenset[tuple[str, ...]] = frozenset()
     grown: frozenset[tuple[str, ...]] = frozenset()
     cells: frozenset[str] = frozenset()
+    entries: frozenset[tuple[tuple[str, ...], str]] = frozenset()
 
 
 @functools.lru_cache(maxsize=4096)
@@ -60,18 +63,26 @@ def changes(code: types.CodeType) -> Changes:
     assigned: set[tuple[str, ...]] = set()
     grown: set[tuple[str, ...]] = set()
     cells: set[str] = set()
+    entries: set[tuple[tuple[str, ...], str]] = set()
     for one in codes:
         scan = _Scan(one)
         read |= scan.read
         assigned |= scan.assigned
         grown |= scan.grown
         cells |= scan.cells
+        entries |= scan.entries
     names = {chain[-1] for chain in assigned if chain[0] == ANY}
     kept = {chain for chain in read if chain in assigned or (chain[-1] in names and chain[1:])}
     texts = {text for one in codes for text in one.co_consts if isinstance(text, str)}
     kept |= {chain for chain in assigned if chain[1:] and chain[-1] in texts}  # read by `getattr`
     cells |= {chain[1] for chain in grown if chain[0] == CELL and len(chain) == 2}
-    return Changes(frozenset(kept), frozenset(assigned), frozenset(grown), frozenset(cells))
+    return Changes(
+        frozenset(kept),
+        frozenset(assigned),
+        frozenset(grown),
+        frozenset(cells),
+        frozenset(entries),
+    )
 
 
 def _nested(code: types.CodeType) -> Iterator[types.CodeType]:
@@ -93,6 +104,7 @@ class _Scan:
         self.assigned: set[tuple[str, ...]] = set()
         self.grown: set[tuple[str, ...]] = set()
         self.cells: set[str] = set()
+        self.entries: set[tuple[tuple[str, ...], str]] = set()
         self._aliases: dict[str, tuple[str, ...]] = {}
         self._module: tuple[str, ...] = ()  # that is imported from
         self._tops: list[tuple[str, ...]] = []  # after each instruction; () where it is unknown
@@ -146,8 +158,23 @@ class _Scan:
         elif kind in ("STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE"):
             container = self._container(2 if kind == "STORE_SLICE" else 1)
             if container:
-                self.grown.add(container)
+                self._assign_entry(container)
         return ()
+
+    def _assign_entry(self, container: tuple[str, ...]) -> None:
+        last, is_counted = self._done[-1], False
+        if last.opname == "SWAP":  # as by `x[k] += 1`: the key lies below two copies
+            copies = [at for at, one in enumerate(self._done) if one.opname == "COPY"]
+            is_counted = bool(copies)
+            last = self._done[max(copies[-1] - 2, 0)] if copies else last
+        key = last.argval if last.opname in ("LOAD_CONST", "LOAD_SMALL_INT") else None
+        if container[-1] == "__dict__" and isinstance(key, str):
+            self.assigned.add((*container[:-1], key))
+            self.read.add((*container[:-1], key))
+            return
+        self.grown.add(container)
+        if is_counted or isinstance(key, str | int):
+            self.entries.add((container, "" if key is None else f"[{key!r}]"))
 
     def _container(self, above: int) -> tuple[str, ...]:
         """Returns what lies below so many values on top of the stack."""

@@ -15,8 +15,9 @@ import numpy as np
 
 from grain_jax._algebra import reach
 
-__all__ = ["inside"]
+__all__ = ["cached", "inside", "stored"]
 
+_MOST_BYTES = 1 << 20  # of an array of JAX
 _MOST_ROWS = 100_000  # of a table; what lies beyond is not looked at
 
 # By their attributes, with what classes of the user's own derive from them.
@@ -76,6 +77,37 @@ def inside(value: Any) -> dict[str, Any] | None:
     return read(value) if read is not None else None
 
 
+def cached(kind: type) -> set[str]:
+    """Returns the attributes of a class's objects that are made when they are first asked for."""
+    return {
+        name
+        for base in kind.__mro__
+        for name, value in vars(base).items()
+        if reach.is_a(value, functools.cached_property)
+    }
+
+
+def stored(kind: type, names: frozenset[str]) -> set[str]:
+    """Returns the names under which descriptors of the user's keep attributes of these names."""
+    found: set[str] = set()
+    for base in kind.__mro__:
+        for name in vars(base).keys() & names:
+            value = vars(base)[name]
+            if reach.is_users(type(value).__module__) and hasattr(type(value), "__get__"):
+                held = reach.attributes(value).values()
+                found |= {text for text in held if type(text) is str}
+    return found
+
+
+def _of_jax(value: Any) -> dict[str, Any] | None:
+    """Returns an array of JAX that is small, and equal on all devices."""
+    if not value.is_fully_addressable or value.nbytes > _MOST_BYTES or "key<" in str(value.dtype):
+        return None
+    is_alike = all(device.platform == "cpu" for device in value.devices())
+    is_exact = is_alike or np.dtype(value.dtype).kind in "iub"
+    return {"": np.asarray(value)} if is_exact else None
+
+
 def _arguments(made: Any, given: tuple[Any, ...]) -> dict[str, Any]:
     """Returns the arguments of what makes an object again."""
     keywords = made.keywords if isinstance(made, functools.partial) else {}
@@ -114,7 +146,8 @@ def _column(column: Any) -> Any:
     return [str(column.dtype), column.to_list()] if found.dtype.hasobject else found
 
 
-_TABLES: dict[tuple[str, str], Callable[[Any], dict[str, Any]]] = {
+_TABLES: dict[tuple[str, str], Callable[[Any], dict[str, Any] | None]] = {
+    ("jaxlib", "ArrayImpl"): _of_jax,
     ("pandas", "DataFrame"): _frame_of_pandas,
     ("pandas", "Series"): _series_of_pandas,
     ("polars", "DataFrame"): _frame_of_polars,

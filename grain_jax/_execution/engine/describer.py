@@ -153,7 +153,8 @@ class Describer:
         chosen = dict(inside or {})
         if is_users or inside is None:
             held = reach.attributes(value)
-            chosen |= {f".{key}": held[key] for key in sorted(held.keys() & self._names)}
+            names = (self._names | contents.stored(kind, self._names)) - contents.cached(kind)
+            chosen |= {f".{key}": held[key] for key in sorted(held.keys() & names)}
         origin = kind.__module__ if is_users else ""
         return Description("object", name, origin=origin, parts=self._each(chosen.items()))
 

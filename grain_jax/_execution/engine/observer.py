@@ -23,6 +23,7 @@ from grain_jax._execution.engine.drift import (
     find,
     time_of,
 )
+from grain_jax._execution.engine.likeness import Description
 
 __all__ = ["observe"]
 
@@ -88,6 +89,13 @@ class _Observer:
                 assigned = (chain for chain in found_changes.assigned if chain[0] not in _INSIDE)
                 kept.add(function, assigned)
             grown.add(function, found_changes.grown)
+        entries: dict[tuple[str, ...], set[str]] = {}
+        growing: set[tuple[str, ...]] = set()  # classes of containers that add to themselves
+        for function in self._functions.values():
+            for chain, label in changes(function.__code__).entries:
+                entries.setdefault(_place(function, chain), set()).add(label)
+            if _changes_itself(function):
+                growing.add((function.__module__, function.__qualname__.rpartition(".")[0]))
         theirs = _assigned_by(init)
         names = frozenset(mentioned - kept.attributes - grown.attributes)
         describer = Describer(names, frozenset(cells))
@@ -95,8 +103,13 @@ class _Observer:
         for path, value in self._values.items():
             if theirs.has(path) or (kept.has(path) and value is None):
                 continue
-            how = KEPT if kept.has(path) else GROWS if grown.has(path) else EQUAL
+            kind = type(value)
+            grows = grown.has(path) or (kind.__module__, kind.__qualname__) in growing
+            how = KEPT if kept.has(path) else GROWS if grows else EQUAL
             described = describer.describe(value)
+            place = path if len(path) == 2 else path[-1:]
+            if described.kind == "mapping" and place in entries:
+                described = _without(described, entries[place])
             if how == KEPT and (described.kind == "opaque" or described.type in ("int", "float")):
                 continue  # a time, a process: made at the first use to differ
             file = getattr(sys.modules[path[0]], "__file__", None) or ""
@@ -187,29 +200,53 @@ class _Changed:
 
     def add(self, function: types.FunctionType, chains: Iterable[tuple[str, ...]]) -> None:
         """Takes chains of names, as the function's code has them."""
-        scope = function.__globals__
-        for first, *rest in chains:
-            at: dict[str, Any] | None = scope
-            module = scope.get("__name__") or ""
-            names = [first, *rest]
-            if first in _INSIDE:
-                at, names = None, rest[first == CELL :]
-            elif first == IMPORT:
-                module = absolute(rest[0], scope.get("__package__") or "")
-                at, names = getattr(sys.modules.get(module), "__dict__", None), rest[1:]
-            for name in names[:-1]:
-                value: Any = at.get(name) if at is not None else None
-                at, module = None, ""
-                if reach.is_a(value, types.ModuleType):
-                    at, module = vars(value), value.__name__
-            if names and at is not None:
-                self._variables.add((module, names[-1]))
-            elif names:
-                self.attributes.add(names[-1])
+        for chain in chains:
+            place = _place(function, chain)
+            if len(place) == 2:
+                self._variables.add(place)
+            else:
+                self.attributes.update(place)
 
     def has(self, path: tuple[str, ...]) -> bool:
         """Whether code changes what lies there."""
         return path in self._variables or (len(path) > 2 and path[-1] in self.attributes)
+
+
+def _place(function: types.FunctionType, chain: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns a module and a variable of it, the name of an attribute, or nothing."""
+    first, *rest = chain
+    at: dict[str, Any] | None = function.__globals__
+    module = function.__globals__.get("__name__") or ""
+    names = [first, *rest]
+    if first in _INSIDE:
+        at, names = None, rest[first == CELL :]
+    elif first == IMPORT:
+        module = absolute(rest[0], function.__globals__.get("__package__") or "")
+        at, names = getattr(sys.modules.get(module), "__dict__", None), rest[1:]
+    for name in names[:-1]:
+        value: Any = at.get(name) if at is not None else None
+        at, module = None, ""
+        if reach.is_a(value, types.ModuleType):
+            at, module = vars(value), value.__name__
+    if not names:
+        return ()
+    return (module, names[-1]) if at is not None else (names[-1],)
+
+
+def _without(described: Description, labels: set[str]) -> Description:
+    """Leaves out entries that code assigns: by their labels, and with "" those that count."""
+    counts = ("int", "float") if "" in labels else ()
+    parts = tuple(
+        (label, part)
+        for label, part in described.parts
+        if label not in labels and part.type not in counts
+    )
+    return described._replace(parts=parts)
+
+
+def _changes_itself(function: types.FunctionType) -> bool:
+    """Whether a method of a container adds to it."""
+    return (LOCAL,) in changes(function.__code__).grown
 
 
 def _assigned_by(init: list[Any]) -> _Changed:

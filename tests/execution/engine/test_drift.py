@@ -370,6 +370,26 @@ SEEN = """
     def by_frame(x): return frame["k"]
     def by_series(x): return series[0]
     def by_polar(x): return polar["k"]
+    class Field:
+        def __set_name__(self, owner, name): self.name = "_" + name
+        def __get__(self, held, owner=None): return held.__dict__.get(self.name, 2)
+        def __set__(self, held, value): held.__dict__[self.name] = value
+    class Config:
+        field = Field()
+    config = Config()
+    config.field = 2
+    def by_descriptor(x): return config.field
+    import jax.numpy as jnp
+    number = jnp.asarray(2)
+    def by_jax_array(x): return number
+    counts = {"calls": 0, "scale": 2}
+    def by_entry(x):
+        counts["calls"] += 1
+        return counts["scale"]
+    class Words(dict):
+        def scaled(self): return scale
+    listed = Words()
+    def by_method_of_a_dict(x): return listed.scaled()
 """
 
 
@@ -409,6 +429,10 @@ SEEN = """
             "method(default=) is 2 here, and 9",
         ),
         ("by_polynomial", "polynomial = np.poly1d([1, 9])", "polynomial.coeffs is array([1, 2])"),
+        ("by_descriptor", "config.field = 9", "config._field is 2 here, and 9 in a worker"),
+        ("by_jax_array", "number = jnp.asarray(9)", "number is 2 of dtype int32 here, and 9"),
+        ("by_entry", "counts['scale'] = 9", "counts['scale'] is 2 here, and 9 in a worker"),
+        ("by_method_of_a_dict", "scale = 9", "scale is 2 here, and 9 in a worker"),
         ("by_frame", "frame.loc[0, 'k'] = 9", "frame['k'] is array([2]) of int64"),
         ("by_frame", "frame.loc[0, 't'] = 'b'", "frame['t'][1][0] is 'a' here, and 'b'"),
         ("by_series", "series[0] = 9", "series.values is array([2]) of int64"),
@@ -472,6 +496,45 @@ def test_what_is_seen(reader: str, change: str, text: str, make: Make) -> None:
         class Table(metaclass=Once):
             pass
         def f(x): return Table()
+        """,
+        """
+        table = {"calls": 0, "warned": False, "scale": 2}
+        times = {"read": 0.0}
+        def f(x):
+            table["calls"] += 1
+            table["warned"] = True
+            times["re" + "ad"] += 0.1
+            return x * table["scale"]
+        """,
+        """
+        import collections
+        class Recent(collections.OrderedDict):
+            def find(self, key):
+                if key not in self:
+                    self[key] = key
+                self.move_to_end(key)
+                while len(self) > 1: self.popitem(last=False)
+                return self[key]
+        class Missing(dict):
+            def __missing__(self, key):
+                self[key] = key
+                return key
+        recent, missing = Recent(), Missing()
+        def f(x): return recent.find(x) + missing[x]
+        """,
+        """
+        import functools
+        class Tables:
+            @functools.cached_property
+            def table(self): return [1, 2]
+        class Lazy:
+            def __init__(self): self.__dict__["_module"] = None
+            def __getattr__(self, name):
+                if self._module is None:
+                    self.__dict__["_module"] = __import__("math")
+                return getattr(self._module, name)
+        tables, math = Tables(), Lazy()
+        def f(x): return tables.table[0] * math.floor(x)
         """,
         """
         import functools
