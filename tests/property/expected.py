@@ -19,7 +19,10 @@ __all__ = ["differing", "draw", "elements", "values"]
 def draw(rng: random.Random) -> Pipeline:
     """Returns a random pipeline of any kind."""
     of = {name: kinds_of for name, (_, kinds_of) in sources.SOURCES.items()}
-    return reference.draw_of_any_kind(rng, of, sources.DRAWING)
+    pipeline = reference.draw_of_any_kind(rng, of, sources.DRAWING)
+    if pipeline.source not in sources.THREADED:
+        return pipeline
+    return dataclasses.replace(pipeline, threads=rng.choice([None, None, None, 0, 2]))
 
 
 def values(

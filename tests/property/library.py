@@ -125,8 +125,13 @@ def loader(
         worker_count=workers,
         shard_options=grain.sharding.ShardOptions(pipeline.shard, pipeline.shards),
         lanes=pipeline.lanes,
+        read_options=_reading(pipeline),
         **settings,
     )
+
+
+def _reading(pipeline: Pipeline) -> grain.ReadOptions:
+    return grain.ReadOptions(num_threads=pipeline.threads)
 
 
 def _source(pipeline: Pipeline, folder: Path | None) -> Any:
@@ -139,10 +144,10 @@ def _dataset(pipeline: Pipeline, workers: int, todo: Sequence[Any], folder: Path
         dataset = dataset.shuffle(seed=pipeline.seed)
     dataset = dataset.repeat(pipeline.epochs)
     if pipeline.form == "stream":
-        dataset = dataset.to_iter_dataset()
+        dataset = dataset.to_iter_dataset(_reading(pipeline))
     dataset = dataset.apply(list(todo))
     if pipeline.form == "map":
-        dataset = dataset.to_iter_dataset()
+        dataset = dataset.to_iter_dataset(_reading(pipeline))
     options = grain.MultiprocessingOptions(num_workers=workers)
     return dataset.mp_prefetch(options) if workers else dataset
 

@@ -31,6 +31,7 @@ class Pipeline:
       kind: of elements; see `kinds`.
       source: see `sources`.
       remainder: "pad" or "drop" for a device stage around it; None for none.
+      threads: that read; None leaves it to the library.
       slots: how many pieces of memory workers have for their results; None for the usual number.
     """
 
@@ -47,6 +48,7 @@ class Pipeline:
     source: str = "list"
     remainder: str | None = None
     slots: int | None = None
+    threads: int | None = None
 
     @property
     def draws(self) -> bool:

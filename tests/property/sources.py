@@ -6,6 +6,7 @@ Imports numpy only, so that workers start quickly.
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import numpy as np
 
 from tests.property.kinds import kind_of
 
-__all__ = ["DRAWING", "SOURCES", "make"]
+__all__ = ["DRAWING", "SOURCES", "THREADED", "make"]
 
 
 class _Own:
@@ -75,6 +76,18 @@ class _Filed(_Own):
     __del__ = close
 
 
+class _SlowlyFiled(_Filed):
+    """Waits between finding a record and reading it, where another reader would be in the way."""
+
+    def __reduce__(self) -> Any:
+        return _SlowlyFiled, (self.kind, self.count, self.path)
+
+    def __getitem__(self, index: int) -> Any:
+        self.file.seek(8 * int(index))
+        time.sleep(0.002)
+        return kind_of(self.kind).one(int.from_bytes(self.file.read(8), "little"))
+
+
 class _Lazy:
     """Rows on demand: a shape, a dtype and an index, as an array of h5py or zarr has."""
 
@@ -121,11 +134,15 @@ def _memmap(kind: str, count: int, folder: Path) -> Any:
     return np.load(path, mmap_mode="r")
 
 
-def _file(kind: str, count: int, folder: Path) -> Any:
+def _file(kind: str, count: int, folder: Path, reader: Callable[..., Any] = _Filed) -> Any:
     path = folder / "numbers"
     if not path.exists():
         path.write_bytes(b"".join(index.to_bytes(8, "little") for index in range(count)))
-    return _Filed(kind, count, path)
+    return reader(kind, count, path)
+
+
+def _slow_file(kind: str, count: int, folder: Path) -> Any:
+    return _file(kind, count, folder, _SlowlyFiled)
 
 
 def _lazy(kind: str, count: int, folder: Path) -> Any:
@@ -186,6 +203,7 @@ SOURCES: dict[str, tuple[Callable[[str, int, Path], Any], tuple[str, ...]]] = {
     "several at once": (_of(_Many), _ANY),
     "caching": (_of(_Caching), _ANY),
     "file": (_file, _ANY),
+    "slow file": (_slow_file, ("number", "arrays")),
     "lazy": (_lazy, _PLAIN),
     "hdf5": (_hdf5, _PLAIN),
     "pandas": (_pandas, ("columns",)),
@@ -195,6 +213,8 @@ SOURCES: dict[str, tuple[Callable[[str, int, Path], Any], tuple[str, ...]]] = {
 }
 
 DRAWING = "drawing"
+# What several threads may read.
+THREADED = ("list", "array", "memmap", "own", "several at once")
 
 
 def make(name: str, kind: str, count: int, folder: Path) -> Any:
