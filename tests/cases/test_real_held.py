@@ -46,7 +46,7 @@ class Stacks:
 class Edit(grain.transforms.Map):
     def map(self, record: Any) -> Any:
         record["tokens"].append(-1)
-        record["image"] += 100
+        record["image"] = record["image"] + 100
         return record
 
 
@@ -70,16 +70,37 @@ def test_epochs_are_equal(kind: type[Corpus], workers: int, no_process_left: Non
 
 
 @pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", [Corpus, Many])
+def test_a_row_of_an_array_that_the_source_keeps_is_read_only(
+    kind: type[Corpus], workers: int, no_process_left: None
+) -> None:
+    class InPlace(grain.transforms.Map):
+        def map(self, record: Any) -> Any:
+            record["image"] += 100
+            return record
+
+    source = kind()
+    with (
+        grain.load(
+            source, num_epochs=1, worker_count=workers, transformations=[InPlace()]
+        ) as loader,
+        pytest.raises(ValueError, match="read-only") as caught,
+    ):
+        next(iter(loader))
+    assert "x = x * 2" in "".join(caught.value.__notes__)
+    assert source.images.tolist() == np.arange(20.0).reshape(5, 4).tolist()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
 def test_batches_that_a_source_stacks_are_the_users(workers: int, no_process_left: None) -> None:
     class Double(grain.transforms.Map):
         def map(self, batch: Any) -> Any:
-            batch *= 2
-            return batch
+            return batch * 2
 
     source = Stacks()
     with grain.load(source, num_epochs=2, batch_size=5, worker_count=workers) as loader:
         first, second = loader
-        first *= 0
+        assert workers or not first.flags.writeable  # it is the source's memory
         assert second.tolist() == np.arange(20.0).reshape(5, 4).tolist()
     steps = [grain.transforms.Batch(5), Double()]
     with grain.load(source, num_epochs=2, transformations=steps, worker_count=workers) as loader:
