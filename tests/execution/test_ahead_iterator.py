@@ -462,8 +462,8 @@ def test_an_interrupted_wait_loses_nothing() -> None:
         assert next(iterator) == 0
         for _ in range(2):
             interrupter = threading.Thread(target=interrupt)
-            interrupter.start()
             with pytest.raises(KeyboardInterrupt):
+                interrupter.start()
                 next(iterator)
             interrupter.join()
         gate.set()
