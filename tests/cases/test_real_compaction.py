@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import random
 import time
 from collections.abc import Callable
@@ -278,3 +279,53 @@ def test_workers_that_are_killed(few_slots: None, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(reference, "draw", large)
     counts = worker_kills.run(8, 5)
     assert counts["processes killed"] == 8
+
+
+class FailsAtTimes(transforms.Map):
+    """Raises OSError at every 37th call, and nothing the next time."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def map(self, element: Any) -> Any:
+        self.calls += 1
+        if self.calls % 37 == 0:
+            raise OSError("not now")
+        return element
+
+
+class Several(transforms.FlatMap):
+    max_fan_out = 3
+
+    def flat_map(self, element: Any) -> Any:
+        return [element + 1000 * number for number in range(int(element) % 4)]
+
+
+def test_lanes_with_errors_while_all_batches_are_kept(few_slots: None) -> None:
+    values = [n + 1000 * number for n in range(392) for number in range(n % 4)]
+    lanes = [
+        [n + 1000 * number for n in range(first, 392, 2) for number in range(n % 4)]
+        for first in (0, 1)
+    ]
+    assert sorted(values) == sorted(lanes[0] + lanes[1])
+    cut = [[lane[i : i + 39] for i in range(0, len(lane), 39)] for lane in lanes]
+    right = [b for pair in itertools.zip_longest(*cut) for b in pair if b is not None]
+    loader = grain.load(
+        np.arange(392),
+        num_epochs=1,
+        transformations=[Several(), FailsAtTimes()],
+        batch_size=39,
+        lanes=2,
+        worker_count=2,
+    )
+    kept: list[Any] = []
+    with loader:
+        iterator = iter(loader)
+        for _ in range(2000):
+            try:
+                kept.append(next(iterator))
+            except StopIteration:
+                break
+            except OSError:
+                continue
+    assert [batch.tolist() for batch in kept] == right

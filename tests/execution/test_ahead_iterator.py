@@ -462,7 +462,7 @@ def test_an_interrupted_wait_loses_nothing() -> None:
         assert next(iterator) == 0
         for _ in range(2):
             interrupter = threading.Thread(target=interrupt)
-            with pytest.raises(KeyboardInterrupt):
+            with pytest.raises(KeyboardInterrupt):  # noqa: PT012
                 interrupter.start()
                 next(iterator)
             interrupter.join()

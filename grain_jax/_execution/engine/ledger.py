@@ -151,7 +151,7 @@ class Ledger:
         return True
 
     def _free_slot(self) -> int | None:
-        running = self._running()
+        running = list(self._running())  # read twice
         if self._is_crowded():
             self._pending.move(running)
         slot = self._slots.acquire()
@@ -231,12 +231,14 @@ class Ledger:
             return unreadable
 
     def _is_crowded(self) -> bool:
+        # Whoever holds results must leave slots for all tasks that may be under way.
+        if self._slots.fresh_left < self._capacity and self._slots.available() < self._capacity:
+            return True
+        if not self._slots.over_budget:
+            return False
         # What is under way and a few results in use never count, however large they are.
-        if not self._slots.over_budget and self._slots.fresh_left >= self._capacity:
-            return False
-        if self._slots.lent - len(self._answers) <= self._capacity:
-            return False
-        return self._slots.over_budget or self._slots.available() < self._capacity
+        waiting = sum(isinstance(a, Bundle) and not a.moved for a in self._answers.values())
+        return self._slots.lent - waiting > self._capacity
 
     # Deaths.
 
