@@ -163,9 +163,10 @@ def _kind_of_state(found: reach.Found) -> str:
 
 def _is_key(value: Any) -> bool:
     """Whether it is a key of `jax.random`, or the two numbers of one."""
-    dtype, shape = getattr(value, "dtype", None), getattr(value, "shape", None)
+    # Only then: another library's array may be closed, and raise.
     if type(value).__module__.partition(".")[0] not in ("numpy", "jax", "jaxlib"):
         return False
+    dtype, shape = getattr(value, "dtype", None), getattr(value, "shape", None)
     return str(dtype).startswith("key<") or (str(dtype) == "uint32" and shape == (2,))
 
 

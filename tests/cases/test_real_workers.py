@@ -135,25 +135,6 @@ class Zipped:
         return int(self.zip.read(f"{i}"))
 check(Zipped(), n=2000)
 """,
-    "generator": """
-def places():
-    file = open("numbers", "rb")
-    i = yield
-    while True:
-        file.seek(8 * i)
-        i = yield int.from_bytes(file.read(8), "little")
-class Generated:
-    def __init__(self):
-        self.running = places()
-        next(self.running)
-    def __reduce__(self):
-        return Generated, ()
-    def __len__(self):
-        return N
-    def __getitem__(self, i):
-        return self.running.send(i)
-check(Generated())
-""",
     "dataset": """
 class Numbers:
     def __init__(self, path):

@@ -167,7 +167,7 @@ def test_what_has_no_zeros_is_refused() -> None:
     def keyed(i: Any) -> Any:
         return {"key": jax.random.key(i), "x": i}
 
-    dataset = grain.MapDataset.range(6).map(keyed).to_iter_dataset().batch(4).batch(2)
+    dataset = grain.MapDataset.range(6).map(keyed).to_iter_dataset().batch(2).batch(4)
     stage = grain.prefetch_to_device(dataset, remainder="pad")
     with stage, pytest.raises(InvalidTypeError, match="key<fry>, for which there are no zeros"):
         next(stage)

@@ -177,8 +177,13 @@ def test_a_joined_shard_that_has_run_dry_does_not_make_batches_smaller(
         iterator.close()
 
 
+class Same(grain.transforms.Map):
+    def map(self, element: Any) -> Any:
+        return element
+
+
 def test_a_state_says_the_sizes_beside_the_rows() -> None:
-    with stage([Odd2(), Batch(4), Batch(2)], 1, "drop") as iterator:
+    with stage([Odd2(), Batch(4), Batch(2), Same()], 1, "drop") as iterator:
         next(iterator)
         state = json.loads(iterator.get_state())
     assert (state["batch_rows"], state["batch_sizes"]) == ([2, 4], [4, 2])
