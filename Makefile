@@ -6,8 +6,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST_ARGS ?=
 
-# What `make test-newest` runs: everything but the campaigns and the runs of many processes.
-SHORT := grain_jax tests/algebra tests/cases tests/datasets tests/execution tests/property tests/values
+# What `make test-newest` runs.
+SHORT := tests/algebra tests/datasets tests/property tests/values
 
 .PHONY: help demo test test-newest faults lint types format build-files bench notebook clean
 
