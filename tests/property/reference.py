@@ -193,6 +193,9 @@ def padded(values: list[Any], pipeline: Pipeline) -> list[tuple[list[int], int]]
     if pipeline.form == "map" and values:
         size = len(values[0])
     if pipeline.remainder == "drop":
+        if pipeline.is_counted and pipeline.shards > 1:
+            # A step that not all shards have in full is dropped on all, where that is known.
+            values = values[: pipeline.records * pipeline.epochs // (size * pipeline.shards)]
         return [(value, 0) for value in values if len(value) == size]
     return [(value, size - len(value)) for value in values]
 
