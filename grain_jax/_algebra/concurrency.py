@@ -8,7 +8,6 @@ thread, unless the user gives a number.
 
 from __future__ import annotations
 
-import dis
 import enum
 import functools
 import logging
@@ -21,25 +20,12 @@ from typing import Any
 import numpy as np
 
 from grain_jax._algebra import reach
-from grain_jax._algebra.mentions import mentions
+from grain_jax._algebra.mentions import mentions, nested, writes
 
 __all__ = ["may_share"]
 
 _MOST = 10_000
 _MOST_PARTS = 1_000  # of a container that is looked through part by part
-
-_STORES = frozenset(
-    {
-        "STORE_ATTR",
-        "DELETE_ATTR",
-        "STORE_GLOBAL",
-        "DELETE_GLOBAL",
-        "STORE_DEREF",
-        "STORE_SUBSCR",
-        "STORE_SLICE",
-        "DELETE_SUBSCR",
-    }
-)
 
 # Names by which code changes an array or a container that it has.
 _CHANGES = frozenset(
@@ -100,7 +86,7 @@ def may_share(source: Any) -> bool:
         if number > _MOST:
             return False
         if found.kind == reach.FUNCTION:
-            if _stores(found.value.__code__):
+            if any(map(writes, nested(found.value.__code__))):  # what may outlive the call
                 return False
             changes = changes or not _CHANGES.isdisjoint(mentions(found.value.__code__).names)
         elif not _is_data(found.value):
@@ -126,10 +112,3 @@ def _is_data(value: Any) -> bool:
     # An object of the user's is what it holds, and what its code does: both are looked at, too.
     kinds = [kind for kind in type(value).__mro__ if kind is not object]
     return all(reach.is_users(kind.__module__) for kind in kinds)
-
-
-def _stores(code: types.CodeType) -> bool:
-    """Whether code changes something that may outlive the call."""
-    return any(line.opname in _STORES for line in dis.get_instructions(code)) or any(
-        _stores(inner) for inner in code.co_consts if isinstance(inner, types.CodeType)
-    )

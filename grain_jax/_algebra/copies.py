@@ -20,16 +20,13 @@ from typing import Any
 import numpy as np
 
 from grain_jax._algebra.packing import Pickler, fields_of, frozen_array, load, seal
-from grain_jax._values.trees import LEAF_TYPES
+from grain_jax._values.trees import IMMUTABLE_TYPES
 
 __all__ = ["of_records"]
 
-_IMMUTABLE = (LEAF_TYPES - {np.ndarray, np.void}) | {type(None)}
-"""Types whose values nobody can change."""
-
 _COPY: dict[type, Callable[[Any], Any]] = {dict: dict.copy, list: list.copy, tuple: tuple}
 
-_FLAT = _IMMUTABLE | {np.ndarray}
+_FLAT = IMMUTABLE_TYPES | {np.ndarray}
 
 
 def of_records(records: Sequence[Any]) -> list[Any]:
@@ -42,7 +39,7 @@ def of_records(records: Sequence[Any]) -> list[Any]:
         # Records of one simple type are the rule where the cost of each one counts.
         kind = type(records[0])
         if list(map(type, records)).count(kind) == len(records):
-            if kind in _IMMUTABLE:
+            if kind in IMMUTABLE_TYPES:
                 return list(records)
             if kind in _COPY and _hold_immutables(kind, records):
                 return list(map(_COPY[kind], records))
@@ -61,13 +58,13 @@ def _hold_immutables(kind: type, records: Sequence[Any]) -> bool:
     inside = itertools.chain.from_iterable(records)
     if kind is dict:
         inside = itertools.chain(inside, *map(dict.values, records))
-    return set(map(type, inside)) <= _IMMUTABLE
+    return set(map(type, inside)) <= IMMUTABLE_TYPES
 
 
 def _flat(record: Any) -> Any:
     """The copy of a value, or of a container of values; NotImplemented for anything else."""
     kind = type(record)
-    if kind in _IMMUTABLE:
+    if kind in IMMUTABLE_TYPES:
         return record
     if kind is np.ndarray:
         return NotImplemented if record.dtype.hasobject else frozen_array(record)
@@ -79,7 +76,7 @@ def _flat(record: Any) -> Any:
         kinds = set(map(type, values))
     else:
         return NotImplemented
-    if kinds <= _IMMUTABLE:
+    if kinds <= IMMUTABLE_TYPES:
         return record if kind is tuple else record.copy()
     if not kinds <= _FLAT:
         return NotImplemented

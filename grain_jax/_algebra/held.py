@@ -16,11 +16,10 @@ from typing import Any
 import numpy as np
 
 from grain_jax._algebra.packing import frozen_array
-from grain_jax._values.trees import LEAF_TYPES
+from grain_jax._values.trees import IMMUTABLE_TYPES
 
 __all__ = ["distinct", "separated"]
 
-_IMMUTABLE = (LEAF_TYPES - {np.ndarray, np.void}) | {type(None)}
 _DICTS = (dict, collections.OrderedDict, collections.defaultdict)
 _OTHERS = (set, bytearray, collections.deque)
 _CHANGING = (*_DICTS, *_OTHERS, list, tuple, np.ndarray)
@@ -35,7 +34,7 @@ def separated(records: list[Any]) -> list[Any]:
         records: a list that is the caller's own; nothing else of the caller's refers to its
             elements. It is changed, and returned.
     """
-    if not set(map(type, records)) <= _IMMUTABLE:
+    if not set(map(type, records)) <= IMMUTABLE_TYPES:
         found = _Found()
         for row in range(len(records)):
             _visit(records, row, found)
@@ -76,7 +75,7 @@ def _visit(holder: Any, key: Any, found: _Found) -> None:
     references = _references(holder, key)
     value = holder[key]
     kind = type(value)
-    if kind in _IMMUTABLE:
+    if kind in IMMUTABLE_TYPES:
         return
     if references > _OF_FRESH:
         holder[key] = _separate(value)
@@ -89,7 +88,7 @@ def _visit(holder: Any, key: Any, found: _Found) -> None:
     elif kind is list:
         for row in range(len(value)):
             _visit(value, row, found)
-    elif _is_tuple(kind) and not set(map(type, value)) <= _IMMUTABLE:
+    elif _is_tuple(kind) and not set(map(type, value)) <= IMMUTABLE_TYPES:
         inside = list(value)
         holder[key] = value = None  # only the list refers to what is inside now
         for row in range(len(inside)):

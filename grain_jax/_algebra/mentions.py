@@ -6,9 +6,21 @@ import dataclasses
 import dis
 import functools
 import types
+from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["Mentions", "absolute", "mentions"]
+__all__ = ["NO_EFFECT", "Mentions", "absolute", "mentions", "nested", "writes"]
+
+NO_EFFECT = frozenset({"CACHE", "EXTENDED_ARG", "NOP", "RESUME"})
+"""Instructions that change nothing on the stack."""
+
+_WRITERS = frozenset(
+    """
+    STORE_GLOBAL DELETE_GLOBAL STORE_ATTR DELETE_ATTR STORE_SUBSCR DELETE_SUBSCR STORE_SLICE
+    STORE_DEREF
+    """.split()  # noqa: SIM905
+)
+_WRITING = frozenset(dis.opmap[name] for name in _WRITERS if name in dis.opmap)
 
 _LOOKING = frozenset(
     """
@@ -86,6 +98,19 @@ def mentions(code: types.CodeType) -> Mentions:
     texts = _texts(code) if calls else frozenset()
     names |= {text for text in texts if text.isidentifier()}
     return Mentions(tuple(chains), tuple(imports), frozenset(names), texts, calls)
+
+
+def nested(code: types.CodeType) -> Iterator[types.CodeType]:
+    """Yields the code of a function, and that of functions inside it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from nested(constant)
+
+
+def writes(code: types.CodeType) -> bool:
+    """Whether code, itself, assigns anything but its own local variables."""
+    return not _WRITING.isdisjoint(code.co_code[::2])
 
 
 def _texts(value: Any) -> frozenset[str]:

@@ -33,6 +33,7 @@ __all__ = [
     "VARIABLE",
     "Found",
     "attributes",
+    "content",
     "functions_of",
     "is_a",
     "is_users",
@@ -211,7 +212,7 @@ class _Walk:
         scope, code = function.__globals__, function.__code__
         module = scope.get("__name__") or ""
         held = dict(zip(code.co_freevars, function.__closure__ or (), strict=False))
-        cells = {name: _content(cell) for name, cell in held.items()}
+        cells = {name: content(cell) for name, cell in held.items()}
         names = code.co_varnames[: code.co_argcount]
         defaults = function.__defaults__ or ()
         cells |= dict(zip(names[len(names) - len(defaults) :], defaults, strict=True))
@@ -280,7 +281,7 @@ def names_in(function: types.FunctionType) -> frozenset[str]:
     held = [scope.get(name) for name, *_ in found.chains]
     modules = [one for one in held if isinstance(one, types.ModuleType) and is_users(one.__name__)]
     held += [vars(one).get(name) for one in modules for name in found.names]
-    held += [_content(cell) for cell in function.__closure__ or ()]
+    held += [content(cell) for cell in function.__closure__ or ()]
     held += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
     return found.names.union(found.texts, *map(_texts_in, held))
 
@@ -350,7 +351,8 @@ def _is_users_function(function: types.FunctionType) -> bool:
     return is_users(scope.get("__name__") or "", scope.get("__file__"))
 
 
-def _content(cell: types.CellType) -> Any:
+def content(cell: types.CellType) -> Any:
+    """Returns what a variable of an enclosing function holds; None where it is not bound yet."""
     try:
         return cell.cell_contents
     except ValueError:  # not bound yet

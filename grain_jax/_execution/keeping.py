@@ -7,6 +7,8 @@ import itertools
 import types
 from collections.abc import Iterator
 
+from grain_jax._algebra.mentions import NO_EFFECT, nested
+
 __all__ = ["MAKERS", "advanced", "returns_generator"]
 
 MAKERS = frozenset(
@@ -18,12 +20,11 @@ MAKERS = frozenset(
 
 _CALLS = ("CALL", "CALL_KW", "CALL_FUNCTION_EX")
 _PLACES = ("_ATTR", "_GLOBAL", "_DEREF")
-_PASSED = frozenset({"CACHE", "EXTENDED_ARG", "NOP", "RESUME"})
 
 
 def returns_generator(code: types.CodeType) -> bool:
     """Whether a function returns a generator that it has made, and not only what one has drawn."""
-    lines = [one for one in dis.get_instructions(code) if one.opname not in _PASSED]
+    lines = [one for one in dis.get_instructions(code) if one.opname not in NO_EFFECT]
     named: set[str] = set()
     for at in _made_at(lines):
         after = lines[at + 1] if at + 1 < len(lines) else None
@@ -57,16 +58,14 @@ def _made_at(lines: list[dis.Instruction]) -> Iterator[int]:
 
 def advanced(code: types.CodeType) -> set[str]:
     """Returns the attributes and variables that a function reads, and then assigns."""
-    read: set[str] = set()
     found: set[str] = set()
-    for one in dis.get_instructions(code):
-        kind, _, place = one.opname.partition("_")
-        if f"_{place}" in _PLACES:
-            if kind == "LOAD":
-                read.add(one.argval)
-            elif kind == "STORE" and one.argval in read:
-                found.add(one.argval)
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            found |= advanced(constant)
+    for each in nested(code):
+        read: set[str] = set()
+        for one in dis.get_instructions(each):
+            kind, _, place = one.opname.partition("_")
+            if f"_{place}" in _PLACES:
+                if kind == "LOAD":
+                    read.add(one.argval)
+                elif kind == "STORE" and one.argval in read:
+                    found.add(one.argval)
     return found

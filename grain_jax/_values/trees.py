@@ -18,6 +18,7 @@ import numpy as np
 from grain_jax._values.errors import InvalidValueError
 
 __all__ = [
+    "IMMUTABLE_TYPES",
     "LEAF_TYPES",
     "Level",
     "TreeDef",
@@ -33,6 +34,9 @@ __all__ = [
 LEAF_TYPES = frozenset(
     {int, float, bool, complex, str, bytes, np.ndarray, *np.sctypeDict.values()} - {object}
 )
+
+IMMUTABLE_TYPES = (LEAF_TYPES - {np.ndarray, np.void}) | {type(None)}
+"""Types whose values nobody can change."""
 
 _DICTS = (dict, collections.OrderedDict, collections.defaultdict)
 

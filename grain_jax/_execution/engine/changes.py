@@ -6,7 +6,8 @@ import dataclasses
 import dis
 import functools
 import types
-from collections.abc import Iterator
+
+from grain_jax._algebra.mentions import NO_EFFECT, nested, writes
 
 __all__ = ["ANY", "CELL", "IMPORT", "LOCAL", "Changes", "changes"]
 
@@ -15,16 +16,8 @@ __all__ = ["ANY", "CELL", "IMPORT", "LOCAL", "Changes", "changes"]
 # variable of an enclosing function, whose name follows.
 LOCAL, ANY, IMPORT, CELL = "<local>", "<any>", "<import>", "<cell>"
 
-_IGNORED = frozenset({"CACHE", "EXTENDED_ARG", "NOP", "RESUME"})
 _GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME")
 _ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD")
-_WRITERS = frozenset(
-    """
-    STORE_GLOBAL DELETE_GLOBAL STORE_ATTR DELETE_ATTR STORE_SUBSCR DELETE_SUBSCR STORE_SLICE
-    STORE_DEREF
-    """.split()  # noqa: SIM905
-)
-_WRITING = frozenset(dis.opmap[name] for name in _WRITERS if name in dis.opmap)
 _MUTATORS = frozenset(
     """
     add append appendleft clear discard extend insert move_to_end pop popitem popleft remove
@@ -56,7 +49,7 @@ class Changes:
 @functools.lru_cache(maxsize=4096)
 def changes(code: types.CodeType) -> Changes:
     """Returns what a function's code changes, with that of functions inside it."""
-    codes = list(_nested(code))
+    codes = list(nested(code))
     if not any(_may_write(one) for one in codes):
         return Changes()
     read: set[tuple[str, ...]] = set()
@@ -85,15 +78,8 @@ def changes(code: types.CodeType) -> Changes:
     )
 
 
-def _nested(code: types.CodeType) -> Iterator[types.CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _nested(constant)
-
-
 def _may_write(code: types.CodeType) -> bool:
-    return not _WRITING.isdisjoint(code.co_code[::2]) or not _MUTATORS.isdisjoint(code.co_names)
+    return writes(code) or not _MUTATORS.isdisjoint(code.co_names)
 
 
 class _Scan:
@@ -110,7 +96,7 @@ class _Scan:
         self._tops: list[tuple[str, ...]] = []  # after each instruction; () where it is unknown
         self._done: list[dis.Instruction] = []
         for instruction in dis.get_instructions(code):
-            if instruction.opname in _IGNORED:
+            if instruction.opname in NO_EFFECT:
                 continue
             top = self._step(instruction, self._tops[-1] if self._tops else (), code)
             self._done.append(instruction)

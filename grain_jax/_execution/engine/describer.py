@@ -213,7 +213,7 @@ class Describer:
         code = function.__code__
         cells = zip(code.co_freevars, function.__closure__ or (), strict=False)
         counted = changes.changes(code).cells | self._cells
-        held = {f" with {key}": _content(cell) for key, cell in cells if key not in counted}
+        held = {f" with {key}": reach.content(cell) for key, cell in cells if key not in counted}
         names = code.co_varnames[: code.co_argcount]
         defaults = function.__defaults__ or ()
         given = dict(zip(names[len(names) - len(defaults) :], defaults, strict=True))
@@ -242,13 +242,6 @@ def _is_own_loader(scope: dict[str, Any]) -> bool:
         "importlib",
         "zipimport",
     )
-
-
-def _content(cell: types.CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # not bound yet
-        return None
 
 
 def _copied(parts: Iterable[Any]) -> list[Any]:
