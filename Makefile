@@ -6,6 +6,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST_ARGS ?=
 
+# Without byte code every worker that a test starts would compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
+
 # What `make test-newest` runs.
 SHORT := tests/algebra tests/datasets tests/property tests/values
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import array
 import collections
-import configparser
 import contextvars
 import functools
 import operator
@@ -15,7 +14,7 @@ import numpy as np
 
 from grain_jax._algebra import reach
 
-__all__ = ["cached", "inside", "stored"]
+__all__ = ["cached", "inside", "is_named", "stored"]
 
 _MOST_BYTES = 1 << 20  # of an array of JAX
 _MOST_ROWS = 100_000  # of a table; what lies beyond is not looked at
@@ -29,12 +28,12 @@ _HELD: tuple[tuple[type, tuple[str, ...]], ...] = (
     (collections.UserList, ("data",)),
     (collections.UserString, ("data",)),
     (collections.ChainMap, ("maps",)),
-    (configparser.RawConfigParser, ("_sections", "_defaults")),
-    (configparser.SectionProxy, ("_name", "_parser")),
 )
 
-# By the name of their class, so that no library is imported.
+# By the name of their class or of one that it derives from, so that no library is imported.
 _HELD_BY_NAME = {
+    ("configparser", "RawConfigParser"): ("_sections", "_defaults"),
+    ("configparser", "SectionProxy"): ("_name", "_parser"),
     ("immutabledict", "immutabledict"): ("_dict",),
     ("flax", "FrozenDict"): ("_dict",),
     ("ml_collections", "ConfigDict"): ("_fields",),
@@ -68,13 +67,25 @@ def inside(value: Any) -> dict[str, Any] | None:
             return {}
     if kind is array.array:
         return {"": np.asarray(value)}
-    top = kind.__module__.partition(".")[0]
-    names = _HELD_BY_NAME.get((top, kind.__name__), ())
-    if names:
-        held = reach.attributes(value)
-        return {f".{name}": held[name] for name in names if name in held}
-    read = _TABLES.get((top, kind.__name__))
+    for known in _names(kind):
+        if known in _HELD_BY_NAME:
+            held = reach.attributes(value)
+            return {f".{name}": held[name] for name in _HELD_BY_NAME[known] if name in held}
+    read = _TABLES.get(_name(kind))
     return read(value) if read is not None else None
+
+
+def is_named(kind: type, names: frozenset[tuple[str, str]]) -> bool:
+    """Whether a type is one of these, or derives from one: (top module, name of the class)."""
+    return not names.isdisjoint(_names(kind))
+
+
+def _names(kind: type) -> list[tuple[str, str]]:
+    return list(map(_name, kind.__mro__))
+
+
+def _name(kind: type) -> tuple[str, str]:
+    return kind.__module__.partition(".")[0], kind.__name__
 
 
 def cached(kind: type) -> set[str]:

@@ -7,23 +7,17 @@ the user's is described by its type, and counts as equal.
 
 from __future__ import annotations
 
-import argparse
 import collections
-import datetime
-import decimal
 import dis
 import enum
-import fractions
 import functools
 import hashlib
 import itertools
 import marshal
-import pathlib
 import re
 import sys
 import threading
 import types
-import uuid
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -45,23 +39,25 @@ _DEEPEST = 20
 _SCALARS = frozenset({type(None), bool, int, float, complex, str, bytes, bytearray, type(...)})
 _FLAT = frozenset({type(None), bool, int, float, complex, str, bytes})
 _TEXT = frozenset({str, bytes})
-_BY_TEXT = (
-    pathlib.PurePath,
-    datetime.date,
-    datetime.time,
-    datetime.timedelta,
-    decimal.Decimal,
-    fractions.Fraction,
-    uuid.UUID,
-    range,
-    slice,
-    np.dtype,
+_BY_TEXT = (range, slice, np.dtype)
+# By their names: a value of such a type has imported the module, and each worker would pay for it.
+_BY_TEXT_NAMES = frozenset(
+    {
+        ("pathlib", "PurePath"),
+        ("datetime", "date"),
+        ("datetime", "time"),
+        ("datetime", "timedelta"),
+        ("decimal", "Decimal"),
+        ("fractions", "Fraction"),
+        ("uuid", "UUID"),
+    }
 )
 _LISTS: tuple[Any, ...] = (list, tuple, collections.deque)
 _SETS: tuple[Any, ...] = (set, frozenset)
 _CHANGING = (list, dict, set, bytearray, collections.deque, np.ndarray)
 _LOADS = frozenset(dis.opmap[n] for n in ("LOAD_CONST", "RETURN_CONST") if n in dis.opmap)
-_RECORDS = (types.SimpleNamespace, argparse.Namespace, threading.local)
+_RECORDS = (types.SimpleNamespace, threading.local)
+_RECORD_NAMES = frozenset({("argparse", "Namespace")})
 
 
 def _type_name(kind: type) -> str:
@@ -148,7 +144,8 @@ class Describer:
         """Describes an object of the user's by attributes, and of a library's if it is known."""
         inside = contents.inside(value)
         is_users = reach.is_users(kind.__module__)
-        if inside is None and not is_users and not reach.is_a(value, _RECORDS):
+        is_record = reach.is_a(value, _RECORDS) or contents.is_named(kind, _RECORD_NAMES)
+        if inside is None and not is_users and not is_record:
             return Description("opaque", name)
         chosen = dict(inside or {})
         if is_users or inside is None:
@@ -283,9 +280,8 @@ def _single(value: Any, kind: type, name: str) -> Description | None:
         if reach.is_a(value, base):  # of a subclass
             text = base.__repr__(value)
             return Description("value", name, cut(text), _hash(text))
-    if reach.is_a(value, _BY_TEXT) and (
-        kind.__module__ != "__main__" and not reach.is_users(kind.__module__)
-    ):
+    is_by_text = reach.is_a(value, _BY_TEXT) or contents.is_named(kind, _BY_TEXT_NAMES)
+    if is_by_text and kind.__module__ != "__main__" and not reach.is_users(kind.__module__):
         text = repr(value)
         return Description("value", name, cut(text), _hash(text) if len(text) > WIDTH else text)
     return None
