@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from grain_jax._algebra import global_random, steps, transforms
+from grain_jax._algebra import global_random, kinds, steps, transforms
 from grain_jax._algebra.blocks import Block
 from grain_jax._values import errors, records
 
@@ -127,10 +127,10 @@ def _lowered(operation: Any) -> tuple[str, Any] | None:
         return "random_map", operation.random_map_function
     if isinstance(operation, FilterOperation):
         return "filter", operation.condition_function
-    is_transform = isinstance(operation, transforms.Batch) or steps.methods_of(operation)
+    is_transform = isinstance(operation, transforms.Batch) or kinds.methods_of(operation)
     if not is_transform and callable(operation) and not isinstance(operation, type):
         return None
-    return steps.kind_of(operation), operation
+    return kinds.kind_of(operation), operation
 
 
 def run_step(

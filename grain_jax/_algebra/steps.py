@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from grain_jax._algebra import held, stacking, transforms
+from grain_jax._algebra import held, kinds, stacking, transforms
 from grain_jax._algebra.blocks import Block
 from grain_jax._values import errors, faults, options, progress, randomness
 
@@ -27,8 +27,6 @@ __all__ = [
     "MapStep",
     "RandomStep",
     "Step",
-    "kind_of",
-    "methods_of",
     "step_for",
 ]
 
@@ -298,64 +296,6 @@ def _name(transform: Any) -> str:
     return type(transform).__name__
 
 
-_METHODS = (
-    (transforms.Map, "map", "map"),
-    (transforms.RandomMap, "random_map", "random_map"),
-    (transforms.TfRandomMap, "random_map", "np_random_map"),
-    (transforms.MapWithIndex, "map_with_index", "map_with_index"),
-    (transforms.Filter, "filter", "filter"),
-    (transforms.FlatMap, "flat_map", "flat_map"),
-)
-
-
-def methods_of(transform: Any) -> dict[str, Callable[..., Any]]:
-    """Returns for each operator that a transformation object stands for its function."""
-    return {
-        operator: getattr(transform, method)
-        for kind, operator, method in _METHODS
-        if isinstance(transform, kind)
-    }
-
-
-def kind_of(transform: Any) -> str:
-    """Returns which operator a transformation object is.
-
-    Raises:
-      InvalidTypeError: for an object that is no transformation, or more than one.
-    """
-    if isinstance(transform, transforms.Batch):
-        return "batch"
-    found = list(methods_of(transform))
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise errors.InvalidTypeError(
-            f"{type(transform).__name__} is {' and '.join(found)} at once. Derive from one kind of "
-            f"transformation, or write one of {', '.join(f'.{name}(...)' for name in found)}."
-        )
-    _refuse_class(transform)
-    names = ", ".join(sorted({"Batch", *(kind.__name__ for kind, _, _ in _METHODS)}))
-    remedy = (
-        "Write its operator, as in `ds.map(function)`, or derive"
-        if callable(transform)
-        else "Derive"
-    )
-    raise errors.InvalidTypeError(
-        f"{transform!r} of type {type(transform).__name__} is no transformation. "
-        f"{remedy} from one of transforms.{{{names}}}."
-    )
-
-
-def _refuse_class(transform: Any) -> None:
-    if isinstance(transform, type) and issubclass(
-        transform, (transforms.Batch, *(kind for kind, _, _ in _METHODS))
-    ):
-        raise errors.InvalidTypeError(
-            f"{transform.__name__} is a class, and a transformation is an object of it. Write "
-            f"{transform.__name__}(...)."
-        )
-
-
 def step_for(
     kind: str,
     transform: Any,
@@ -383,7 +323,7 @@ def step_for(
         drop = ", drop_remainder=True" * transform.drop_remainder
         title = f"step {number}: batch({transform.batch_size}{drop})"
         return BatchStep(transform.batch_size, transform.drop_remainder, transform.batch_fn, title)
-    function = _function(kind, transform)
+    function = kinds.function_of(kind, transform)
     if kind == "map":
         return MapStep(function, title)
     if kind == "random_map":
@@ -396,20 +336,3 @@ def step_for(
     if fan_out is not None:
         fan_out = options.check_count("max_fan_out", fan_out, minimum=1)
     return FlatMapStep(function, title, fan_out)
-
-
-def _function(kind: str, transform: Any) -> Callable[..., Any]:
-    """Returns the user's function for an operator."""
-    _refuse_class(transform)
-    found = methods_of(transform)
-    if kind in found:
-        return found[kind]
-    if not found and callable(transform):
-        function: Callable[..., Any] = transform
-        return function
-    text = f"got {transform!r} of type {type(transform).__name__}."
-    other = "batch" if isinstance(transform, transforms.Batch) else next(iter(found), None)
-    if other is not None:
-        text += f" Write .{other}(...), or .apply(...), for this one."
-    name = "".join(word.capitalize() for word in kind.split("_"))
-    raise errors.InvalidTypeError(f"{kind} takes a function or a transforms.{name}, {text}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from grain_jax._algebra import steps, transforms
+from grain_jax._algebra import kinds, transforms
 
 __all__ = ["Fluent"]
 
@@ -32,7 +32,7 @@ class Fluent:
             transformations = [transformations]
         result = self
         for transformation in transformations:
-            kind = steps.kind_of(transformation)
+            kind = kinds.kind_of(transformation)
             if isinstance(transformation, transforms.Batch):
                 result = result.batch(  # type: ignore[attr-defined]
                     transformation.batch_size,

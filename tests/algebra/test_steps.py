@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from grain_jax import errors, transforms
-from grain_jax._algebra import stacking, steps
+from grain_jax._algebra import kinds, stacking, steps
 from grain_jax._algebra.blocks import Block, joined
 from grain_jax._values import randomness
 
@@ -300,7 +300,7 @@ class Both(Double, Odd):
 
 def test_an_object_of_two_kinds_has_to_be_told() -> None:
     with pytest.raises(TypeError, match="Both is map and filter at once"):
-        steps.kind_of(Both())
+        kinds.kind_of(Both())
     assert step("filter", Both())(block([1, 2])).data == [1]
     assert step("map", Both())(block([1, 2])).data == [2, 4]
 
@@ -308,7 +308,7 @@ def test_an_object_of_two_kinds_has_to_be_told() -> None:
 @pytest.mark.parametrize("thing", [5, None, "map", len, Double, lambda x: x, object()])
 def test_what_is_no_transformation(thing: Any) -> None:
     with pytest.raises(errors.InvalidTypeError):
-        steps.kind_of(thing)
+        kinds.kind_of(thing)
 
 
 @pytest.mark.parametrize(
