@@ -44,7 +44,8 @@ class AheadIterator(Closing, StatefulCheckpointable, Generic[T]):
       source: an iterator, which belongs to this object from now on, or anything iterable.
       convert: called in the thread with each element; `SKIP` as its result drops the element.
       buffer_size: how many converted elements may wait.
-      close_source: whether `close` closes a source that this object did not make.
+      close_source: whether `close` closes the source, too, and not only the iterator over it that
+        was made here.
     """
 
     def __init__(
@@ -62,12 +63,12 @@ class AheadIterator(Closing, StatefulCheckpointable, Generic[T]):
         self._is_fresh = self._lent.is_fresh
         self._convert = convert
         self._buffer_size = buffer_size
-        # The iterator over a collection is made here, and so is ours to close.
+        # The iterator over a collection is made here, and so is ours to close; the collection is not.
         self._made = iterator is not source
         self._unblocks = [_Once(self._lent.close)]
-        if self._made and hasattr(source, "close"):
+        if close_source and self._made and hasattr(source, "close"):
             self._unblocks.append(_Once(source.close))
-        self._closes = self._unblocks if close_source else self._unblocks[: int(self._made)]
+        self._closes = self._unblocks if close_source or self._made else []
         self._run: _Run[T] | None = None
         self._former: _Run[T] | None = None
         # An element that was not delivered yet, the state after it, and its number in the run.
@@ -140,8 +141,9 @@ class AheadIterator(Closing, StatefulCheckpointable, Generic[T]):
     def close(self) -> None:
         """Ends the thread, and closes what was made for it; at once or within a second.
 
-        A source that was given is closed if `close_source` says so, or if it blocks the thread.
-        May be called from any thread, and more than once.
+        What is iterated over, a loader say, is closed only if `close_source` says so; an iterator
+        that was given also if it blocks the thread. May be called from any thread, and more than
+        once.
         """
         if self._closed or os.getpid() != self._pid:
             return

@@ -69,8 +69,10 @@ def prefetch_to_device(
         every other axis each process gives the whole. 1 is for time before batch and for
         microbatches; the mask then has axes 0 and 1. So it has, whatever the axis, where the source
         ends in two `Batch` steps, one behind the other.
-      close_source: whether `close` closes the source too. What was made here, and a source that
-        blocks the `close`, is closed in any case.
+      close_source: whether `close` closes the source, too. Who makes a thing closes it: the
+        iterator over a loader or dataset is made here and closed here, the loader is yours to
+        close. An iterator that you give is closed without being asked for only if it holds up the
+        `close`.
 
     Raises:
       InvalidTypeError: if an argument is of the wrong kind.

@@ -392,17 +392,21 @@ def test_close_closes_a_source_that_blocks_it() -> None:
     assert source.closed.is_set()
 
 
-def test_close_closes_a_collection_whose_generator_blocks_it() -> None:
+@pytest.mark.parametrize("close_source", [False, True])
+def test_close_closes_a_collection_whose_generator_blocks_it_only_if_told(
+    close_source: bool,
+) -> None:
     class Collection(Blocking):
         def __iter__(self) -> Iterator[int]:  # type: ignore[override]
             yield from iter(super().__next__, None)
 
     source = Collection()
-    iterator = ahead(source)
+    iterator = ahead(source, close_source=close_source)
     assert next(iterator) == 1
     assert source.reading.wait(10)
     iterator.close()
-    assert source.closed.is_set()
+    assert source.closed.is_set() == close_source
+    source.closed.set()
 
 
 def test_close_wakes_a_next_in_another_thread() -> None:

@@ -1,0 +1,109 @@
+"""Who closes what: stages leave to their user what the user made; `close` against `next`."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import grain_jax as grain
+from grain_jax import experimental
+from tests.cases import scripts
+
+pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("no_process_left")]
+
+MODES = ["fork_imported", "fork_first", "fresh"]
+
+
+class Slow(grain.transforms.Map):
+    def map(self, element: Any) -> Any:
+        if element % 4 == 0:
+            time.sleep(0.5)
+        return element
+
+
+def slow(workers: int) -> Any:
+    return grain.load(
+        np.arange(64), num_epochs=1, transformations=[Slow()], batch_size=4, worker_count=workers
+    )
+
+
+STAGES: dict[str, Callable[[Any], Any]] = {
+    "prefetch_to_device": grain.prefetch_to_device,
+    "device_put": lambda loader: iter(experimental.device_put(loader, jax.devices()[0])),
+}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_is_usable_after_each_stage_that_is_left_early(stage: str, workers: int) -> None:
+    loader = slow(workers)
+    for _ in range(3):
+        seen = []
+        with STAGES[stage](loader) as batches:
+            for batch in batches:
+                seen.append(batch.tolist())
+                if len(seen) == 2:
+                    break
+        assert seen == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert next(iter(loader)).tolist() == [0, 1, 2, 3]
+    loader.close()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_same_in_each_start_mode_and_with_file_memory(tmp_path: Path, mode: str) -> None:
+    text = """
+    import time
+    import numpy as np
+    import grain_jax as grain
+    class Slow(grain.transforms.Map):
+        def map(self, element):
+            time.sleep(0.2)
+            return element
+    loader = grain.load(
+        np.arange(64), num_epochs=1, transformations=[Slow()], batch_size=2, worker_count=2
+    )
+    for epoch in range(3):
+        with grain.prefetch_to_device(loader) as batches:
+            for step, batch in enumerate(batches):
+                if step == 1:
+                    break
+        print(batch.tolist())
+    loader.close()
+    """
+    settings = {"GRAIN_JAX_ENGINE_MODE": mode, "GRAIN_JAX_ENGINE_MEMORY": "file"}
+    assert scripts.output(tmp_path, text, **settings) == ["[2, 3]"] * 3
+
+
+class Stream:
+    """A collection of the user's, whose iterator waits before its second element."""
+
+    def __init__(self) -> None:
+        self.gate, self.waiting, self.closed = threading.Event(), threading.Event(), 0
+
+    def __iter__(self) -> Iterator[Any]:
+        yield np.zeros(4)
+        self.waiting.set()
+        self.gate.wait()
+        yield np.ones(4)
+
+    def close(self) -> None:
+        self.closed += 1
+        self.gate.set()
+
+
+@pytest.mark.parametrize("close_source", [False, True])
+def test_what_is_iterated_over_is_closed_only_if_asked_for(close_source: bool) -> None:
+    source = Stream()
+    stage = grain.prefetch_to_device(source, close_source=close_source)
+    next(stage)
+    assert source.waiting.wait(30)
+    stage.close()  # the test's timeout is what it would wait for
+    assert source.closed == close_source
+    source.gate.set()
