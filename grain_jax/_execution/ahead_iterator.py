@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, Self, TypeAlias, TypeVar
 
 from grain_jax._execution.ahead import RunAhead, refuse_in_fork
+from grain_jax._execution.farewell import Once, call_within
 from grain_jax._execution.here import RunHere
 from grain_jax._execution.lending import Lent, Owner, borrow, refuse_lent, require_state
 from grain_jax._values.checkpointable import StatefulCheckpointable
@@ -63,11 +64,11 @@ class AheadIterator(Closing, StatefulCheckpointable, Generic[T]):
         self._is_fresh = self._lent.is_fresh
         self._convert = convert
         self._buffer_size = buffer_size
-        # The iterator over a collection is made here, and so is ours to close; the collection is not.
+        # The iterator over a collection is made here, and so is ours to close.
         self._made = iterator is not source
-        self._unblocks = [_Once(self._lent.close)]
+        self._unblocks = [Once(self._lent.close)]
         if close_source and self._made and hasattr(source, "close"):
-            self._unblocks.append(_Once(source.close))
+            self._unblocks.append(Once(source.close))
         self._closes = self._unblocks if close_source or self._made else []
         self._run: _Run[T] | None = None
         self._former: _Run[T] | None = None
@@ -75,7 +76,9 @@ class AheadIterator(Closing, StatefulCheckpointable, Generic[T]):
         self._pending: tuple[T, Any, int] | None = None
         self._rewind = self._exhausted = self._closed = False
         self._owner: Owner | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # of those who take elements, or move
+        # For moments: what runs, and whether anything may. A signal handler may close in one.
+        self._gate = threading.RLock()
         self._pid = os.getpid()
 
     def __iter__(self) -> Self:
@@ -145,11 +148,14 @@ class AheadIterator(Closing, StatefulCheckpointable, Generic[T]):
         that was given also if it blocks the thread. May be called from any thread, and more than
         once.
         """
-        if self._closed or os.getpid() != self._pid:
+        if os.getpid() != self._pid:
             return
-        self._closed = True
-        runs = [run for run in (self._run, self._former) if run is not None]
-        self._run = self._former = self._pending = None
+        with self._gate:
+            if self._closed:
+                return
+            self._closed = True
+            runs = [run for run in (self._run, self._former) if run is not None]
+            self._run = self._former = self._pending = None
         for run in runs:
             run.stop()
         # What was made here is closed in any case, so there is no point in waiting long.
@@ -157,7 +163,7 @@ class AheadIterator(Closing, StatefulCheckpointable, Generic[T]):
         patience = _SHORT_PATIENCE if self._made else _PATIENCE
         ended = all(run.join(patience) for run in runs)
         if not ended:
-            _call_within(self._unblocks, _CLOSING)
+            call_within(self._unblocks, _CLOSING)
             ended = all(run.join(max(0.0, deadline - time.monotonic())) for run in runs)
         if ended:
             for close in self._closes:
@@ -196,20 +202,30 @@ class AheadIterator(Closing, StatefulCheckpointable, Generic[T]):
         return _Loan(self)
 
     def _next(self) -> T:
-        with self._lock:
-            self._check()
+        with self._lock, self._unless_closed():
             if self._exhausted:
                 raise StopIteration
-            if self._pending is None:
-                self._pending = self._take()
-            element, state, number = self._pending
-            if self._run is not None:
-                self._run.take(number)
+            # `close` may come from another thread between any two lines.
+            pending = self._pending = self._pending or self._take()
+            element, state, number = pending
+            run = self._run
+            if run is not None:
+                run.take(number)
             # An error here leaves the element pending, so that it is not lost.
             delivered = self._deliver(element)
             self._borrower.state = state
             self._pending = None
             return delivered  # type: ignore[no-any-return]
+
+    @contextlib.contextmanager
+    def _unless_closed(self) -> Iterator[None]:
+        """Raises `ClosedError` in place of whatever a source raises as it is closed."""
+        self._check()
+        try:
+            yield
+        except Exception:
+            self._check()
+            raise
 
     def _take(self) -> tuple[T, Any, int]:
         try:
@@ -242,49 +258,51 @@ class AheadIterator(Closing, StatefulCheckpointable, Generic[T]):
     def _peek(self) -> T:
         """Returns the next element, which stays the next; an error or the end stay so, too."""
         refuse_lent(self, self._owner)
-        with self._lock:
-            self._check()
-            if self._pending is None:
-                if self._exhausted:
-                    raise StopIteration
-                self._pending = self._received()
-            return self._pending[0]
+        with self._lock, self._unless_closed():
+            if self._exhausted and self._pending is None:
+                raise StopIteration
+            pending = self._pending = self._pending or self._received()
+            return pending[0]
 
     def _running(self) -> _Run[T]:
-        if self._run is None:
+        run = self._run
+        if run is None:
             self._halt()
             position = self._borrower.state = self._position()
             origin = position if self._rewind and self._lent.has_state else _NOWHERE
             produce = _Producer(self._lent, self._convert, origin)
             if draws := self._lent.draws:
-                self._run = RunHere(produce, self._buffer_size, draws)
+                run = RunHere(produce, self._buffer_size, draws)
             else:
-                self._run = RunAhead(produce, self._buffer_size)
+                run = RunAhead(produce, self._buffer_size)
+        with self._gate:
+            self._check()  # what starts from here on, `close` knows
+            self._run = run
             self._rewind = False
-        self._run.start()  # also of a run whose start was interrupted
-        if self._closed:
-            self._run.stop()
-        return self._run
+            run.start()  # also of a run whose start was interrupted
+        return run
 
     def _halt(self) -> None:
         """Stops the thread and waits until it has let go of the source; the wait can be broken."""
-        if self._run is not None:
-            self._rewind = True
-            self._former, self._run = self._run, None
-            self._pending = None
-        if self._former is not None:
-            self._former.stop()
-            self._former.join()
+        with self._gate:
+            if self._run is not None:
+                self._rewind = True
+                self._former, self._run = self._run, None
+                self._pending = None
+            former = self._former
+        if former is not None:
+            former.stop()
+            former.join()
             self._former = None
 
     def _move_to(self, state: Any) -> None:
-        self._check()
-        require_state(self._iterator, self._lent.has_state)
-        self._halt()
-        self._lent.set_state(self._decode(state))
-        self._moved(state)
-        self._borrower.state = self._lent.state()
-        self._rewind = self._exhausted = False
+        with self._unless_closed():
+            require_state(self._iterator, self._lent.has_state)
+            self._halt()
+            self._lent.set_state(self._decode(state))
+            self._moved(state)
+            self._borrower.state = self._lent.state()
+            self._rewind = self._exhausted = False
 
     def _position(self) -> Any:
         """The source's state at the last element delivered; before the first run, its own."""
@@ -388,35 +406,3 @@ def _iterate(source: Any) -> Iterator[Any]:
             " iterable or iterator of batches"
         )
     return iter(source)
-
-
-class _Once:
-    """A call that is made until it has succeeded, or is under way."""
-
-    def __init__(self, call: Callable[[], None]) -> None:
-        self._call = call
-        self._called = False
-
-    def __call__(self) -> None:
-        if not self._called:
-            self._called = True
-            try:
-                self._call()
-            except BaseException:
-                self._called = False
-                raise
-
-
-def _call_within(calls: list[_Once], seconds: float) -> None:
-    """Calls each in turn, in a thread that is left behind if one of them does not return."""
-
-    def call_all() -> None:
-        for call in calls:
-            # A generator that is inside its body cannot be closed from outside: nothing more can be
-            # done for it, and the next in the list may be what blocks it.
-            with contextlib.suppress(Exception):
-                call()
-
-    thread = threading.Thread(target=call_all, name="grain_jax close", daemon=True)
-    thread.start()
-    thread.join(seconds)

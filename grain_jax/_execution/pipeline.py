@@ -185,8 +185,12 @@ class Pipeline:
     def advance(self) -> None:
         """Gets work going."""
         self.check_open()
-        if not self._ended:
-            self._build().advance()
+        try:
+            if not self._ended:
+                self._build().advance()
+        except BaseException:
+            self.check_open()  # another thread may have closed it meanwhile
+            raise
 
     def close(self) -> None:
         """Ends workers and threads; idempotent, from any thread."""

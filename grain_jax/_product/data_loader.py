@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
@@ -114,6 +115,7 @@ class DataLoader(closing.Closing):
         )
         self._stages = stages
         self._iterators: weakref.WeakSet[DataLoaderIterator] = weakref.WeakSet()
+        self._lock = threading.RLock()  # of these, and of whether there may be more
         self._keeper = workers.Keeper()
         weakref.finalize(self, self._keeper.close)
         self._closed = False
@@ -160,8 +162,10 @@ class DataLoader(closing.Closing):
         iterator closes only the copies that its workers had. Where several loaders share a source,
         close it yourself, after all of them have ended.
         """
-        first, self._closed = not self._closed, True
-        for iterator in list(self._iterators):
+        with self._lock:
+            first, self._closed = not self._closed, True
+            iterators = list(self._iterators)
+        for iterator in iterators:
             iterator.close()
         self._keeper.close()
         if first:
@@ -192,13 +196,21 @@ class DataLoader(closing.Closing):
         iterator._begin_at(layout)
         return iterator
 
-    def _describe(self, iterator: DataLoaderIterator) -> Description:
-        """Returns what an iterator needs, and remembers it for `close`."""
+    def _remember(self, iterator: DataLoaderIterator) -> None:
+        """Takes note of an iterator, for `close`."""
+        with self._lock:
+            self._check_open()
+            if self._options.num_workers:
+                self._keeper.keep()
+            self._iterators.add(iterator)
+
+    def _check_open(self) -> None:
         if self._closed:
             raise errors.ClosedError("this loader is closed. Build a new one to iterate again.")
-        if self._options.num_workers:
-            self._keeper.keep()
-        self._iterators.add(iterator)
+
+    def _describe(self) -> Description:
+        """Returns what an iterator needs."""
+        self._check_open()
         return Description(
             plan=self._plan,
             setup=iterators.Setup(self._options),

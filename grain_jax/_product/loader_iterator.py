@@ -61,8 +61,9 @@ class DataLoaderIterator(Positioned[Any, bytes]):
     def __init__(
         self, data_loader: DataLoader, state: dict[str, Any] | None, validate_state: bool = True
     ) -> None:
-        about = data_loader._describe(self)
+        about = data_loader._describe()
         super().__init__(Pipeline(about.plan, about.setup, about.layout))
+        data_loader._remember(self)
         self._about = about
         self._strict = about.setup.options.strict and validate_state
         self._serial = (
