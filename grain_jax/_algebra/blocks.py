@@ -78,6 +78,12 @@ class Block:
             self.describe,
         )
 
+    def move(self, begin: int, end: int) -> Block:
+        """Returns the elements `begin` to `end - 1`, which are not kept here any more."""
+        part = self.part(begin, end)
+        self.data[begin:end] = [None] * len(part)
+        return part
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rest:

@@ -1,8 +1,9 @@
-"""Records that a source of the user's own hands out and keeps: no operation can change them.
+"""What code of the user's hands out and keeps: neither side's changes are the other's.
 
-What is kept elsewhere, too, is seen by its number of references: that of a record which was just
-made is known. So the records of a source that makes them afresh are handed on as they are. Of what
-is kept, containers are copied, and arrays come as read-only views, as from a container.
+What is kept elsewhere, too, is seen by its number of references: that of an object which was just
+made is known. So what is made afresh is handed on as it is. Of what is kept, containers are copied.
+Arrays that a source keeps come as read-only views, as from a container; those that an operation
+keeps are copied, since it may write to them at its next call.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import collections
 import copy
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,10 @@ import numpy as np
 from grain_jax._algebra.packing import frozen_array
 from grain_jax._values.trees import IMMUTABLE_TYPES
 
-__all__ = ["distinct", "separated"]
+__all__ = ["detach", "separated"]
 
 _DICTS = (dict, collections.OrderedDict, collections.defaultdict)
 _OTHERS = (set, bytearray, collections.deque)
-_CHANGING = (*_DICTS, *_OTHERS, list, tuple, np.ndarray)
 
 
 def separated(records: list[Any]) -> list[Any]:
@@ -35,39 +35,76 @@ def separated(records: list[Any]) -> list[Any]:
             elements. It is changed, and returned.
     """
     if not set(map(type, records)) <= IMMUTABLE_TYPES:
-        found = _Found()
+        found = _Found(frozen_array)
         for row in range(len(records)):
             _visit(records, row, found)
-        _freeze_parts(found.parts)
-        for holder, key, kind, inside in found.tuples:  # those inside others come first
-            holder[key] = _tuple(kind, inside)
+        found.settle()
     return records
 
 
-def distinct(elements: list[Any]) -> list[Any]:
-    """Returns elements of which none is the same container or array as one before it."""
-    if len(set(map(id, elements))) == len(elements):
-        return elements
-    seen: set[int] = set()
-    found = []
-    for element in elements:
-        is_again = id(element) in seen and type(element) in _CHANGING
-        found.append(copy.deepcopy(element) if is_again else element)
-        seen.add(id(element))
-    return found
+def detach(elements: list[Any], row: int) -> None:
+    """Makes an element that an operation returned one that nobody else can change.
+
+    Containers and writable arrays that somebody else has a hold on are copied; objects of other
+    classes stay as they are.
+
+    Args:
+        elements: a list that is the caller's own; nothing else of the caller's refers to the
+            element. It is changed.
+        row: which element.
+    """
+    value = elements[row]
+    if sys.getrefcount(value) <= _OF_PART:
+        kind = type(value)
+        if kind is dict:
+            for part in value.values():
+                kind = type(part)
+                if kind is np.ndarray:
+                    if sys.getrefcount(part) > _OF_PART or _lies_in_another(part):
+                        break
+                elif kind not in IMMUTABLE_TYPES:
+                    break
+            else:
+                return
+            del part
+        elif kind is np.ndarray and not _lies_in_another(value):
+            return
+    del value
+    found = _Found(_own_array)
+    _visit(elements, row, found)
+    found.settle()
+
+
+def _lies_in_another(array: Any) -> bool:
+    return type(array.base) is np.ndarray and bool(array.flags.writeable)
+
+
+def _own_array(array: Any) -> Any:
+    return array.copy(order="K") if array.flags.writeable else array
 
 
 class _Found:
     """What is left to do after a look at all records.
 
     Attributes:
+        of_array: what stands in for an array that somebody else has a hold on.
         parts: entries that are arrays which lie in another one.
         tuples: entries that were tuples, their classes, and lists of what was in them.
     """
 
-    def __init__(self) -> None:
+    __slots__ = ("of_array", "parts", "tuples")
+
+    def __init__(self, of_array: Callable[[Any], Any]) -> None:
+        self.of_array = of_array
         self.parts: list[tuple[Any, Any]] = []
         self.tuples: list[tuple[Any, Any, type, list[Any]]] = []
+
+    def settle(self) -> None:
+        """Does it."""
+        if self.parts:
+            _separate_parts(self.parts, self.of_array)
+        for holder, key, kind, inside in self.tuples:  # those inside others come first
+            holder[key] = _tuple(kind, inside)
 
 
 def _visit(holder: Any, key: Any, found: _Found) -> None:
@@ -78,7 +115,7 @@ def _visit(holder: Any, key: Any, found: _Found) -> None:
     if kind in IMMUTABLE_TYPES:
         return
     if references > _OF_FRESH:
-        holder[key] = _separate(value)
+        holder[key] = _separate(value, found.of_array)
     elif kind is np.ndarray:
         if type(value.base) is np.ndarray:
             found.parts.append((holder, key))
@@ -100,8 +137,14 @@ def _references(holder: Any, key: Any) -> int:
     return sys.getrefcount(holder[key])
 
 
-def _freeze_parts(parts: list[tuple[Any, Any]]) -> None:
-    """Makes arrays read-only that lie in one which others than these arrays refer to."""
+def _part_references(parts: Iterable[Any]) -> int:
+    for part in parts:
+        return sys.getrefcount(part)
+    raise AssertionError
+
+
+def _separate_parts(parts: list[tuple[Any, Any]], of_array: Callable[[Any], Any]) -> None:
+    """Replaces arrays that lie in one which others than these arrays refer to."""
     lying: dict[int, list[tuple[Any, Any]]] = {}
     for holder, key in parts:
         lying.setdefault(id(_owner(holder[key])), []).append((holder, key))
@@ -109,7 +152,7 @@ def _freeze_parts(parts: list[tuple[Any, Any]]) -> None:
         holder, key = places[0]
         if _owner_references(holder[key]) - len(places) > _OF_OWNER:
             for holder, key in places:
-                holder[key] = frozen_array(holder[key])
+                holder[key] = of_array(holder[key])
 
 
 def _owner(array: Any) -> Any:
@@ -124,20 +167,20 @@ def _owner_references(array: Any) -> int:
     return sys.getrefcount(_owner(array))
 
 
-def _separate(value: Any) -> Any:
-    """Returns a container copied, with what is inside; an array as a view that is read-only."""
+def _separate(value: Any, of_array: Callable[[Any], Any]) -> Any:
+    """Returns a container copied, with what is inside; for an array, what stands in for it."""
     kind = type(value)
     if kind is np.ndarray:
-        return frozen_array(value)
+        return of_array(value)
     if kind in _DICTS:
         made = copy.copy(value)
         for name in made:
-            made[name] = _separate(made[name])
+            made[name] = _separate(made[name], of_array)
         return made
     if kind is list:
-        return list(map(_separate, value))
+        return [_separate(part, of_array) for part in value]
     if _is_tuple(kind):
-        return _tuple(kind, map(_separate, value))
+        return _tuple(kind, [_separate(part, of_array) for part in value])
     return copy.copy(value) if kind in _OTHERS else value
 
 
@@ -154,4 +197,5 @@ _OF_FRESH = max(
     _references([bytearray(1)], 0),
     _references({"a": bytearray(1)}, "a"),
 )
+_OF_PART = _part_references({"a": bytearray(1)}.values())
 _OF_OWNER = _owner_references(np.zeros(4)[1:]) - 1

@@ -159,10 +159,10 @@ class Reader:
             row, error = min(job.failures, key=lambda failure: failure[0])
             mark_failure(error, self._source, row + done, keys)
             raise error
-        found = records + job.records
-        # A thread may still hold this list; who counts references to records must not see it.
+        records += job.records  # the very list, which `progress` may refer to
+        # A thread may still hold this one; who counts references to records must not see it.
         job.records.clear()
-        return found
+        return records
 
 
 class _Tuner:

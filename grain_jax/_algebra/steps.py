@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,6 +18,7 @@ import numpy as np
 from grain_jax._algebra import held, kinds, stacking, transforms
 from grain_jax._algebra.blocks import Block
 from grain_jax._values import errors, faults, options, progress, randomness
+from grain_jax._values.trees import IMMUTABLE_TYPES
 
 __all__ = [
     "BatchStep",
@@ -45,13 +46,42 @@ class Step(Protocol):
     def __call__(self, block: Block) -> Block: ...
 
 
-def _checked(element: Any, title: str) -> Any:
-    if element is None:
+def _settle(out: list[Any], title: str, plain: type | None) -> type | None:
+    """Looks at what the user's code has returned, which is the last of `out`.
+
+    Args:
+      out: results.
+      title: of the step.
+      plain: what this returned before.
+
+    Returns:
+      A type whose values need no look; None if there was none yet.
+    """
+    kind = type(out[-1])
+    if kind is type(None):
+        out.pop()
         raise errors.InvalidValueError(
             f"{title} returned None. A map returns the new element; to drop elements, write a "
             "Filter."
         )
-    return element
+    if kind in IMMUTABLE_TYPES:
+        return kind
+    # At its next call the code may write to what it has kept, while this element is on its way.
+    held.detach(out, -1)
+    return plain
+
+
+def _leaving(data: list[Any]) -> Iterable[Any]:
+    """Yields elements as they leave their list, so that whoever else keeps one is seen."""
+    if data and type(data[0]) in IMMUTABLE_TYPES:
+        return data  # others among them may be copied in vain
+    return _popped(data)
+
+
+def _popped(data: list[Any]) -> Iterator[Any]:
+    data.reverse()
+    while data:
+        yield data.pop()
 
 
 @dataclasses.dataclass
@@ -65,13 +95,18 @@ class MapStep:
     def __call__(self, block: Block) -> Block:
         out: list[Any] = []
         append, function = out.append, self.function
+        plain = None
         progress.at(self.title, lambda: block.where(len(out)))
         try:
-            for element in block.data:
-                result = None if element is None else function(element)
-                if result is None and element is not None:
-                    _checked(result, self.title)
+            for element in _leaving(block.data):
+                if element is None:
+                    append(None)
+                    continue
+                result = function(element)
                 append(result)
+                if type(result) is not plain:
+                    del element, result
+                    plain = _settle(out, self.title, plain)
         except BaseException as error:
             faults.reraise(error, self.title, block.where(len(out)))
         block.data = out
@@ -95,14 +130,16 @@ class RandomStep:
 
     def __call__(self, block: Block) -> Block:
         out: list[Any] = []
+        plain = None
         progress.at(self.title, lambda: block.where(len(out)))
         try:
             keyed = None if self.seed is None else randomness.Rekeyed(self.seed, self.number)
             outputs = block.outputs
-            for row, element in enumerate(block.data):
+            for element in _leaving(block.data):
                 if element is None:
                     out.append(None)
                     continue
+                row = len(out)
                 rng = block.rngs[row] if block.rngs else None
                 if rng is None:
                     if keyed is None:
@@ -111,7 +148,9 @@ class RandomStep:
                             f"sampler's metadata gives one. Write seed=... in the sampler."
                         )
                     rng = keyed.take(int(block.positions[row]), outputs[row] if outputs else 0)
-                out.append(_checked(self.function(element, rng), self.title))
+                out.append(self.function(element, rng))
+                del element
+                plain = _settle(out, self.title, plain)
         except BaseException as error:
             faults.reraise(error, self.title, block.where(len(out)))
         block.data = out
@@ -133,14 +172,18 @@ class IndexStep:
 
     def __call__(self, block: Block) -> Block:
         out: list[Any] = []
+        plain = None
         progress.at(self.title, lambda: block.where(len(out)))
         try:
-            for row, element in enumerate(block.data):
+            for element in _leaving(block.data):
                 if element is None:
                     out.append(None)
                     continue
+                row = len(out)
                 place = int(block.positions[row]) if self.by_position else block.ordinal + row
-                out.append(_checked(self.function(place, element), self.title))
+                out.append(self.function(place, element))
+                del element
+                plain = _settle(out, self.title, plain)
         except BaseException as error:
             faults.reraise(error, self.title, block.where(len(out)))
         block.data = out
@@ -160,13 +203,21 @@ class FilterStep:
         row = 0
         progress.at(self.title, lambda: block.where(row))
         try:
-            function = self.function
-            for row, element in enumerate(block.data):
-                if element is None or function(element):
+            function, data = self.function, block.data
+            for row in range(len(data)):
+                if data[row] is None:
                     keep.append(row)
+                elif function(data[row]):
+                    keep.append(row)
+                    if type(data[row]) not in IMMUTABLE_TYPES:
+                        held.detach(data, row)
         except BaseException as error:
             faults.reraise(error, self.title, block.where(row))
-        return block if len(keep) == len(block) else block.take(keep)
+        if len(keep) == len(block):
+            return block
+        kept = block.take(keep)
+        data.clear()
+        return kept
 
 
 @dataclasses.dataclass
@@ -184,26 +235,38 @@ class FlatMapStep:
         row = 0
         progress.at(self.title, lambda: block.where(row))
         try:
-            for row, element in enumerate(block.data):
-                results = [None] if element is None else held.distinct(self._results(element))
+            for row in range(len(block)):
+                element = block.data[row]
+                results = [None] if element is None else self._results(element)
                 # Nested flat-maps keep their numbers apart: 32 bits for each.
                 first = block.outputs[row] << 32 if block.outputs else 0
-                for number, result in enumerate(results, first):
-                    if result is None and element is not None:
-                        raise errors.InvalidValueError(
-                            f"{self.title} returned None among its elements (number "
-                            f"{number - first}). A flat-map returns the elements there are: leave "
-                            "this one out of the list."
-                        )
-                    data.append(result)
-                    keep.append(row)
-                    outputs.append(number)
+                outputs += range(first, first + len(results))
+                keep += [row] * len(results)
+                if element is None:
+                    data.append(None)
+                else:
+                    element = block.data[row] = None
+                    self._add(results, data)
         except BaseException as error:
             faults.reraise(error, self.title, block.where(row))
         made = dataclasses.replace(block.take(keep), data=data, outputs=outputs)
         if block.rngs is not None:
             made.rngs = _branched(block.rngs, keep, outputs)
         return made
+
+    def _add(self, results: list[Any], data: list[Any]) -> None:
+        begin = len(data)
+        results.reverse()
+        while results:
+            data.append(results.pop())
+            if data[-1] is None:
+                raise errors.InvalidValueError(
+                    f"{self.title} returned None among its elements (number "
+                    f"{len(data) - 1 - begin}). A flat-map returns the elements there are: leave "
+                    "this one out of the list."
+                )
+            if type(data[-1]) not in IMMUTABLE_TYPES:
+                held.detach(data, -1)
 
     def _results(self, element: Any) -> list[Any]:
         given = self.function(element)
@@ -261,7 +324,11 @@ class BatchStep:
         progress.at(self.title, block.span)
         try:
             for end in ends:
-                batches.append(self._make(block.data[begin:end]))
+                if self.function is None:
+                    batches.append(stacking.stack(block.data[begin:end], self.allocate))
+                else:
+                    batches.append(self.function(block.move(begin, end).data))
+                    _settle(batches, self.title, None)
                 begin = end
         except stacking.StackError as error:
             places = [block.where(begin + row) for row in (error.first, error.second)]
@@ -280,11 +347,6 @@ class BatchStep:
             block.ordinal // self.size,
             block.describe,
         )
-
-    def _make(self, elements: list[Any]) -> Any:
-        if self.function is None:
-            return stacking.stack(elements, self.allocate)
-        return _checked(self.function(elements), self.title)
 
 
 def _name(transform: Any) -> str:

@@ -161,7 +161,7 @@ def _run(step: steps.Step, block: Block, draws: Draws | None, node: Node) -> Blo
     done: list[Block] = []
     with global_random.preserved():
         for place, row in enumerate(rows):
-            one = block.part(place, place + 1)
+            one = block.move(place, place + 1)
             one.rows = [row]
             draws.start(int(one.positions[0]))
             done.append(step(one))
@@ -367,7 +367,7 @@ class BatchNode:
                 begin, end = end, end + count
                 if self.draws:
                     self.draws.start(index)
-                data += self.step(block.part(begin, end)).data
+                data += self.step(block.move(begin, end)).data
         return data
 
 

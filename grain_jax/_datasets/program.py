@@ -338,7 +338,7 @@ def _pieces(segment: Segment, block: Block) -> Iterator[tuple[int, Block]]:
     """Yields units and their blocks; a unit whose record is absent is left out."""
     size, rows, first = segment.unit, block.rows, block.ordinal
     for place in range(0, len(block), size):
-        piece = block.part(place, place + size)
+        piece = block.move(place, place + size)
         unit = place // size if rows is None else rows[place]
         piece.rows, piece.ordinal = None, first + unit * size
         yield unit, piece

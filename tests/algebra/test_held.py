@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from grain_jax._algebra.held import distinct, separated
+from grain_jax._algebra.held import detach, separated
 
 
 class Pair(NamedTuple):
@@ -101,12 +101,50 @@ def test_numbers_and_objects_stay_themselves() -> None:
     assert separated([1, "a", None, thing]) == [1, "a", None, thing]
 
 
-def test_elements_of_a_flat_map_are_different_ones() -> None:
-    one = {"a": [1]}
-    first, second, third = distinct([one, one, 5])
-    first["a"].append(2)
-    assert (second, third) == ({"a": [1]}, 5)
-    array = np.zeros(2)
-    one, other = distinct([array, array])
-    one += 1
-    assert other.tolist() == [0, 0]
+def detached(elements: list[Any], row: int = 0) -> Any:
+    detach(elements, row)
+    return elements[row]
+
+
+@pytest.mark.parametrize("kind", FRESH)
+def test_what_an_operation_has_just_made_is_handed_on(kind: str) -> None:
+    elements = [FRESH[kind]()]
+    before = memory(elements[0])
+    assert memory(detached(elements)) == before
+
+
+@pytest.mark.parametrize("kind", FRESH)
+@pytest.mark.parametrize("inside", [False, True])
+def test_what_an_operation_keeps_is_copied(kind: str, inside: bool) -> None:
+    kept = FRESH[kind]()
+    element = detached([{"x": 1, "kept": kept} if inside else kept])
+    element = element["kept"] if inside else element
+    assert type(element) is type(kept)
+    assert repr(element) == repr(kept)
+    assert not set(memory(element)) & set(memory(kept))
+
+
+def test_rows_of_an_array_that_an_operation_keeps_are_copied() -> None:
+    kept = np.arange(12).reshape(3, 4)
+    element = detached([{"x": kept[1], "y": (kept[1:], 3)}])
+    kept[:] = -7
+    assert element["x"].tolist() == [4, 5, 6, 7]
+    assert element["y"][0].tolist() == [[4, 5, 6, 7], [8, 9, 10, 11]]
+
+
+def test_two_elements_never_share_what_is_in_them() -> None:
+    array, inner = np.zeros(2), {"a": [1]}
+    elements: list[Any] = [{"x": array, "y": inner}, {"x": array, "y": inner}, array]
+    del array, inner
+    for row in range(3):
+        detach(elements, row)
+    elements[0]["x"] += 1
+    elements[0]["y"]["a"].append(2)
+    assert elements[1]["x"].tolist() == elements[2].tolist() == [0, 0]
+    assert elements[1]["y"] == {"a": [1]}
+
+
+def test_arrays_that_nobody_may_write_to_are_not_copied() -> None:
+    kept = np.arange(4)
+    kept.flags.writeable = False
+    assert _address(detached([{"x": kept[1:]}])["x"]) == _address(kept[1:])

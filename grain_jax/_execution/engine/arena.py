@@ -190,15 +190,24 @@ class Arena:
                     f"one task makes {size} bytes of arrays; a slot holds {self.stride}. "
                     "Use smaller batches."
                 )
-            room = max(_SMALLEST_MAPPING, 1 << (size - 1).bit_length())
-            block = self._blocks[slot] = map_file(
-                self.descriptor, slot * self.stride, min(room, self.stride)
-            )
+            block = self._blocks[slot] = self._map(slot, size, private=False)
         return block
+
+    def _map(self, slot: int, size: int, private: bool) -> Any:
+        # Few sizes, since each is a type of its own.
+        room = max(_SMALLEST_MAPPING, 1 << (size - 1).bit_length())
+        return map_file(self.descriptor, slot * self.stride, min(room, self.stride), private)
 
     def memory(self, slot: int, size: int) -> Memory:
         """Returns the first `size` bytes of a slot, as the base for arrays."""
         return memory_over(self.block(slot, size), size)
+
+    def private_copy(self, slot: int, size: int) -> Memory:
+        """Returns the first `size` bytes of a slot; what is written there, nobody else sees.
+
+        Pages are copied as they are first written to. The others go on showing the slot.
+        """
+        return memory_over(self._map(slot, size, private=True), size)
 
     def room(self, slot: int, size: int) -> Memory:
         """Returns the first `size` bytes of a slot to write to; on a disk they are taken first."""

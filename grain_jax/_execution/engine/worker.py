@@ -128,7 +128,9 @@ class _Worker:
         for index, base, extent, offset, chosen in sources:
             memory = inputs.get(index)
             if memory is None or memory.size < base + extent:
-                memory = inputs[index] = self.arena.memory(index, base + extent)
+                # Another attempt, and tasks with other rows of the slot, must not see what the
+                # program writes to its inputs.
+                memory = inputs[index] = self.arena.private_copy(index, base + extent)
             outputs = wire.decode_outputs(memory.part(base, extent) if base else memory, offset)
             rows.extend(outputs[row] for row in chosen)
             del memory, outputs
