@@ -8,6 +8,7 @@ import functools
 import mmap
 import os
 import tempfile
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,7 @@ __all__ = [
     "Arena",
     "Memory",
     "Slot",
+    "gate",
     "give_back",
     "is_slot_memory",
     "map_file",
@@ -35,13 +37,24 @@ MAX_SLOTS = 4096  # each is one mapping in each process, and the kernel allows 6
 _MAX_SLOTS_ON_DISK = 512
 _SMALLEST_MAPPING = 1 << 16
 _PAGE = mmap.PAGESIZE
-_MAP_SHARED, _MAP_PRIVATE = 1, 2
+_MAP_SHARED, _MAP_PRIVATE, _MAP_FIXED = 1, 2, 0x10
 _MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0)
 _MADV_REMOVE = 9
+_MADV_POPULATE_WRITE = 23
+
+
+gate = threading.RLock()
+"""A fork holds it, and looks at what this process has of slots: nothing becomes known meanwhile."""
 
 
 class Memory(np.ndarray[Any, Any]):
-    """The bytes under the arrays of one result: they stay as long as any array on them does."""
+    """The bytes under the arrays of one result: they stay as long as any array on them does.
+
+    Attributes:
+        is_seen: whether there may be arrays on it outside this package.
+    """
+
+    is_seen = False
 
     def part(self, start: int, size: int) -> Memory:
         """Returns some of the bytes, which keep all of them."""
@@ -74,9 +87,8 @@ def _block_type(size: int) -> Any:
     def release(block: Any) -> None:
         munmap(address_of(block), size)
 
-    return type(
-        "Block", (ctypes.Array,), {"_type_": ctypes.c_ubyte, "_length_": size, "__del__": release}
-    )
+    fields = {"_type_": ctypes.c_ubyte, "_length_": size, "__del__": release}
+    return type("Block", (ctypes.Array,), {**fields, "is_private": False, "is_copied": False})
 
 
 def map_file(descriptor: int, offset: int, size: int, private: bool = False) -> Any:
@@ -87,11 +99,27 @@ def map_file(descriptor: int, offset: int, size: int, private: bool = False) -> 
     flags = (_MAP_PRIVATE | _MAP_NORESERVE) if private else _MAP_SHARED
     if descriptor < 0:
         flags |= mmap.MAP_ANON
-    address = _libc().mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, descriptor, offset)
+    return _block_type(size).from_address(_mmap(None, size, flags, descriptor, offset))
+
+
+def _mmap(where: int | None, size: int, flags: int, descriptor: int, offset: int) -> int:
+    access = mmap.PROT_READ | mmap.PROT_WRITE
+    address = _libc().mmap(where, size, access, flags, descriptor, offset)
     if address is None or address == ctypes.c_void_p(-1).value:
         code = ctypes.get_errno()
         raise OSError(code, f"cannot map {size} bytes: {os.strerror(code)}")
-    return _block_type(size).from_address(address)
+    return int(address)
+
+
+def _copy_pages(address: int, size: int) -> None:
+    """Makes the pages of a private mapping this process's own, whatever becomes of the file."""
+    size = -(-size // _PAGE) * _PAGE
+    if _libc().madvise(address, size, _MADV_POPULATE_WRITE) == 0:
+        return
+    # Linux before 5.14, or another system: a write to each page does the same.
+    block: Any = (ctypes.c_ubyte * size).from_address(address)
+    pages = np.ndarray((size,), np.uint8, block)[::_PAGE]
+    pages |= 0
 
 
 def memory_over(block: Any, size: int) -> Memory:
@@ -196,7 +224,9 @@ class Arena:
     def _map(self, slot: int, size: int, private: bool) -> Any:
         # Few sizes, since each is a type of its own.
         room = max(_SMALLEST_MAPPING, 1 << (size - 1).bit_length())
-        return map_file(self.descriptor, slot * self.stride, min(room, self.stride), private)
+        block = map_file(self.descriptor, slot * self.stride, min(room, self.stride), private)
+        block.is_private = private
+        return block
 
     def memory(self, slot: int, size: int) -> Memory:
         """Returns the first `size` bytes of a slot, as the base for arrays."""
@@ -208,6 +238,31 @@ class Arena:
         Pages are copied as they are first written to. The others go on showing the slot.
         """
         return memory_over(self._map(slot, size, private=True), size)
+
+    def seclude(self, slot: int, memory: Memory, copy: bool) -> None:
+        """Makes memory of a slot private, where it is: arrays on it stay, and see the same.
+
+        What this process writes there, nobody else sees from now on. The slot is mapped anew when
+        it is used again.
+
+        Args:
+            slot: one that nobody else writes to now.
+            memory: what `memory` or `private_copy` has returned.
+            copy: whether the slot may be used again while there are arrays on this memory, in a
+                forked child, say; else pages are copied as they are first written to.
+        """
+        block: Any = memory.base
+        if self._blocks.get(slot) is block:
+            del self._blocks[slot]
+        if not block.is_private:
+            flags = _MAP_PRIVATE | _MAP_NORESERVE | _MAP_FIXED
+            address = ctypes.addressof(block)
+            # The kernel does this, and the copies, beside threads that read and write there.
+            _mmap(address, len(block), flags, self.descriptor, slot * self.stride)
+            block.is_private = True
+        if copy and not block.is_copied:
+            _copy_pages(ctypes.addressof(block), memory.size)
+            block.is_copied = True
 
     def room(self, slot: int, size: int) -> Memory:
         """Returns the first `size` bytes of a slot to write to; on a disk they are taken first."""

@@ -52,6 +52,8 @@ class Bundle:
         """Returns the outputs; their arrays are writable views on the slot, or on a copy of it."""
         self.loaded = True
         memory = self._copy() if self.crowded and not self.moved else self._memory
+        with arena.gate:
+            memory.is_seen = True
         return wire.decode_outputs(memory, self.place[1])
 
     def move(self) -> None:

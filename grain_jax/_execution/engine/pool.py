@@ -26,7 +26,7 @@ from grain_jax._execution.engine import (
     slots,
     table,
 )
-from grain_jax._execution.engine.arena import Allocate, Arena
+from grain_jax._execution.engine.arena import Allocate, Arena, gate
 from grain_jax._execution.engine.bundle import Bundle
 from grain_jax._values.errors import ClosedError, InvalidValueError, WorkerError
 
@@ -131,10 +131,11 @@ class Pool:
             undo.callback(os.close, self._parcel)
             if self.mode == "fork_imported" and (init is not None or self._modules in _unsafe):
                 self.mode = "fork_first"
+            self._slots = slots.Slots(self._arena, cells, budget)
             self._ledger = ledger.Ledger(
                 self._arena,
                 cells,
-                slots.Slots(self._arena, cells, budget),
+                self._slots,
                 registry,
                 workers,
                 max_worker_restarts,
@@ -244,6 +245,7 @@ class Pool:
             self._records += self._log.take()
             self._log.close()
             left_out = self._cells.left_out
+            self._slots.seclude(copy=False)  # nobody writes there any more, but forks may
             self._arena.close()
         _pools.discard(self)
         self._hand_out()
@@ -387,11 +389,23 @@ def _close_all() -> None:
         pool.close()
 
 
-def _forget_all() -> None:
+def _before_fork() -> None:
+    # The child will read and write the batches that this process holds now, and their slots be used
+    # again. The kernel copies its own pages between the two, but no shared ones.
+    gate.acquire()
+    for pool in list(_pools):
+        if pool._owner == os.getpid():
+            pool._slots.seclude(copy=True)
+
+
+def _after_fork_in_child() -> None:
+    gate.release()  # held by this very thread
     for pool in list(_pools):
         pool._forget()
 
 
 atexit.register(_close_all)
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_all)
+    os.register_at_fork(
+        before=_before_fork, after_in_parent=gate.release, after_in_child=_after_fork_in_child
+    )

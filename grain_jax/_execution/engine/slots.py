@@ -34,6 +34,7 @@ class Slots:
         self._resident = 0
         self._lent: dict[int, _Lent] = {}
         self._parked: list[int] = []
+        self._unused: list[Memory] = []  # stays, so that its slots are not used again
         # Finalizers run anywhere, also inside an allocation of another thread: this one appends to
         # a deque and does nothing else.
         self._returned: collections.deque[_Lent] = collections.deque()
@@ -70,6 +71,21 @@ class Slots:
         reference = _Lent(memory, self._returned.append)
         reference.slot = slot
         self._lent[slot] = reference
+
+    def seclude(self, copy: bool) -> None:
+        """Makes the memory of results that somebody has seen this process's own.
+
+        Args:
+            copy: whether the slots will be used again while a forked child still has such memory.
+        """
+        for slot, reference in list(self._lent.items()):
+            memory = reference()
+            if memory is None or not memory.is_seen:
+                continue
+            try:
+                self.arena.seclude(slot, memory, copy)
+            except OSError:  # no memory left
+                self._unused.append(memory)
 
     def release(self, slot: int) -> None:
         """Notes that nobody uses a slot."""

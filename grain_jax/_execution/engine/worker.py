@@ -52,6 +52,7 @@ class _Worker:
         self._idle = self._ending = False
         self.watch: drift.Watch | None = None  # where there is more to compare
         self._kept: dict[int, list[weakref.ref[Any]]] = {}
+        self._inputs: dict[int, Memory] = {}  # of the task at hand, by slot
 
     def loop(self) -> None:
         """Runs tasks until the trainer closes the socket or the helper ends this process."""
@@ -101,6 +102,7 @@ class _Worker:
         error = b""
         offset = length = 0
         status = wire.DONE
+        self._inputs = inputs
         try:
             try:
                 offset, length = self.run(slot, body, inputs)
@@ -150,6 +152,15 @@ class _Worker:
     def _encode(self, outputs: Any, info: Any, slot: Slot) -> tuple[int, int]:
         faults.pack_within(info, self.registry, f"worker {self.row}")
         return wire.encode(outputs, info, slot, self.registry)
+
+    def before_fork(self) -> None:
+        """Copies inputs that code has a hold on: a child may outlive the use of their slots."""
+        held: list[tuple[int, Any]] = [*self._inputs.items()]
+        for index, references in self._kept.items():
+            held += [(index, reference()) for reference in references]
+        for index, memory in held:
+            if memory is not None and index != wire.OWN and memory.base.is_private:
+                self.arena.seclude(index, memory, copy=True)
 
     def _note_kept(self, kept: dict[int, list[weakref.ref[Any]]]) -> bool:
         # Code that keeps an array from one task to the next must find it unchanged: the trainer
@@ -278,6 +289,7 @@ def work(
     lines = log.writer(log_descriptor, settings, name, functools.partial(table.leave_out, row))
     lines.install()
     worker = _Worker(row, arena, table, tasks, results, lines)
+    os.register_at_fork(before=worker.before_fork)
     if settings["stall_timeout"] is not None:
         watched = (table, row, settings["stall_timeout"] / 4, threading.get_ident())
         threading.Thread(target=_watch, args=watched, name="grain_jax watch", daemon=True).start()

@@ -168,3 +168,70 @@ def test_more_than_a_slot_holds_is_an_error() -> None:
     with pytest.raises(MemoryError, match="smaller batches"):
         arena.Slot(file, 1, 0).allocate((file.stride + 1,), np.uint8)
     file.close()
+
+
+def test_writes_to_a_private_copy_stay_there(file: arena.Arena) -> None:
+    slot = file.memory(1, 3 * 4096)
+    slot[:] = 1
+    copies = [file.private_copy(1, 3 * 4096) for _ in range(2)]
+    copies[0][5000:] = 2
+    copies[1][:5000] = 3
+    assert np.unique(slot).tolist() == [1]
+    for copy, (front, back) in zip(copies, [(1, 2), (3, 1)], strict=True):
+        assert (copy[:5000] == front).all()
+        assert (copy[5000:] == back).all()
+    file.close()
+
+
+@pytest.mark.parametrize("advice", [23, 9999], ids=["populate", "touch"])
+def test_secluded_memory_is_where_it_was_and_nobody_elses(
+    file: arena.Arena, advice: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arena, "_MADV_POPULATE_WRITE", advice)
+    size = 3 * 4096 + 5
+    memory = file.memory(1, size)
+    memory[:] = np.arange(size) % 251
+    view, before = memory[100:], memory.tobytes()
+    file.seclude(1, memory, copy=True)
+    other = file.memory(1, size)
+    assert other.tobytes() == before
+    other[:] = 7  # the slot is used again
+    assert memory.tobytes() == before
+    view[:] = 8
+    assert np.unique(other).tolist() == [7]
+    file.close()
+
+
+def test_memory_is_secluded_without_a_copy_where_nobody_writes(file: arena.Arena) -> None:
+    memory = file.memory(1, 5000)
+    memory[:] = 1
+    file.seclude(1, memory, copy=False)
+    memory[:10] = 2
+    assert np.unique(file.memory(1, 5000)).tolist() == [1]
+    file.seclude(1, memory, copy=True)
+    file.memory(1, 5000)[:] = 3
+    assert memory[:10].tolist() == [2] * 10
+    assert np.unique(memory[10:]).tolist() == [1]
+    file.close()
+
+
+def test_where_no_memory_is_left_the_slot_is_not_used_again(
+    file: arena.Arena, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = account(file)
+    slot = owner.acquire()
+    assert slot is not None
+    memory = file.memory(slot, 100)
+    owner.lend(slot, memory)
+    memory.is_seen = True
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOMEM, "no memory")
+
+    monkeypatch.setattr(arena, "_mmap", full)
+    owner.seclude(copy=True)
+    monkeypatch.undo()
+    del memory
+    gc.collect()
+    assert owner.acquire() != slot
+    file.close()
