@@ -10,6 +10,7 @@ import numpy as np
 
 from grain_jax._algebra import quiet
 from grain_jax._algebra.guard import SOURCE, Guard
+from grain_jax._algebra.refills import Refills
 from grain_jax._algebra.stacking import Allocate
 from grain_jax._values import faults, progress
 from grain_jax._values.errors import InvalidTypeError, InvalidValueError, OutOfRangeError
@@ -38,6 +39,7 @@ class Source:
         get: one record by a Python int.
         get_many: several records by a list of Python ints; None if the source cannot.
         guard: sees whether reading draws from the process-wide generators.
+        refills: sees whether reading writes into records that were read before.
     """
 
     in_memory = False
@@ -52,6 +54,7 @@ class Source:
         self.in_memory = bool(getattr(type(given), "records_in_memory", False))
         # A kind that the library knows better is read by code of its own.
         self.guard = Guard(SOURCE, type(self) is Source and not self.in_memory)
+        self.refills = Refills()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.given,)

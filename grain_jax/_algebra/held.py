@@ -19,7 +19,7 @@ import numpy as np
 from grain_jax._algebra.packing import frozen_array
 from grain_jax._values.trees import IMMUTABLE_TYPES
 
-__all__ = ["detach", "separated"]
+__all__ = ["detach", "is_kept", "separated"]
 
 _DICTS = (dict, collections.OrderedDict, collections.defaultdict)
 _OTHERS = (set, bytearray, collections.deque)
@@ -81,6 +81,27 @@ def _lies_in_another(array: Any) -> bool:
 
 def _own_array(array: Any) -> Any:
     return array.copy(order="K") if array.flags.writeable else array
+
+
+def is_kept(holder: Any, key: Any) -> bool:
+    """Whether somebody else has a hold on an entry of a dict or list, or on what is inside it."""
+    references = _references(holder, key)
+    value = holder[key]
+    kind = type(value)
+    if kind in IMMUTABLE_TYPES:
+        return False
+    if references > _OF_FRESH:
+        return True
+    if kind is np.ndarray or kind is memoryview:
+        owner = value.obj if kind is memoryview else value.base
+        if type(owner) is np.ndarray:
+            return _owner_references(value) > _OF_OWNER + 1
+        return owner is not None and type(owner) is not bytes
+    if kind in _DICTS:
+        return any(is_kept(value, name) for name in value)
+    if _is_tuple(kind):
+        value = list(value)
+    return kind is list and any(is_kept(value, row) for row in range(len(value)))
 
 
 class _Found:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from grain_jax._values.arrays import reduce_text
+from grain_jax._values.arrays import reduce_text, reduce_view
 
 __all__ = [
     "Array",
@@ -110,6 +110,7 @@ def _reducers() -> dict[type, Callable[[Any], Any]]:
     found = dict(cloudpickle.Pickler.dispatch_table)
     found.pop(io.TextIOWrapper, None)  # it would be another object, with a copy of the text
     found[np.str_] = found[np.bytes_] = reduce_text
+    found[memoryview] = reduce_view
     return found
 
 

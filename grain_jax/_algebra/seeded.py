@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from grain_jax._algebra import held, stacking
 from grain_jax._algebra.access import READING, Keys, Source, mark_failure
 from grain_jax._algebra.guard import DREW
+from grain_jax._algebra.refills import copied
 from grain_jax._values import progress
 
 __all__ = ["Direct", "Read", "read", "read_batch"]
@@ -52,25 +53,61 @@ def read(
     """
     if source.is_known:
         return together(keys)
-    if not source.guard.may_draw:
-        return held.separated(together(keys))
+    source.check(keys)
+    refills = source.refills
 
     def one(row: int) -> Any:
         key = int(keys[row])
         progress.at(READING, lambda: f"key {key}")
         try:
-            return source.get(key)
+            record = source.get(key)
+            return copied(record, source.description, key) if refills.seen else record
         except BaseException as error:
             mark_failure(error, source, row, keys.tolist())
             raise
 
-    source.check(keys)
-    return held.separated(source.guard.read(lambda: together(keys), one, positions, seed))
+    def block() -> list[Any]:
+        return list(map(one, range(len(keys)))) if refills.seen else together(keys)
+
+    def records() -> list[Any]:
+        if not source.guard.may_draw:
+            return block()
+        found: list[Any] = source.guard.read(block, one, positions, seed)
+        return found
+
+    found = records()
+    if len(keys) and not refills.seen and _refilled(source, found, keys.tolist()):
+        found = records()
+    return held.separated(found)
+
+
+def _refilled(source: Source, records: list[Any], keys: list[int]) -> bool:
+    """Whether reading a block has changed records of it, or that of the next one would."""
+    many = source.get_many
+    if many is not None and source.refills.probe(
+        "many", records, keys[0], source.length, lambda key: many([key])
+    ):
+        return True
+    return source.refills.look(records, keys, source.length, source.get)
 
 
 def read_batch(source: Source, keys: Keys, seed: int, allocate: stacking.Allocate | None) -> Any:
-    """Returns what the source stacks of keys; None if it cannot, or draws."""
+    """Returns what the source stacks of keys; None if it cannot, or is read record by record.
+
+    That is so where it draws, and where it writes each batch into the memory of the one before.
+    """
+    if source.is_known:
+        return source.read_batch(keys, allocate)
+    if source.refills.seen:
+        return None
     found = [source.guard.run(lambda: source.read_batch(keys, allocate), seed)]
     if found[0] is DREW:
         return None
-    return found[0] if source.is_known else held.separated(found)[0]
+    first = int(keys[0]) if len(keys) else 0
+
+    def again(key: int) -> Any:
+        return source.read_batch((keys - first + key) % source.length, allocate)
+
+    if source.refills.probe("batch", found, first, source.length, again):
+        return None
+    return held.separated(found)[0]

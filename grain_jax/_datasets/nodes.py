@@ -14,7 +14,16 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from grain_jax._algebra import access, global_random, guard, index_maps, seeded, stacking, steps
+from grain_jax._algebra import (
+    access,
+    global_random,
+    guard,
+    index_maps,
+    refills,
+    seeded,
+    stacking,
+    steps,
+)
 from grain_jax._algebra.blocks import Block, joined
 from grain_jax._values import errors, faults
 
@@ -225,6 +234,9 @@ class CustomNode:
     sparse: bool = False
     closed: int | None = None
     guard: guard.Guard = dataclasses.field(repr=False, compare=False, default_factory=guard.Guard)
+    refills: refills.Refills = dataclasses.field(
+        repr=False, compare=False, default_factory=refills.Refills
+    )
 
     @property
     def length(self) -> int:
@@ -243,14 +255,26 @@ class CustomNode:
 
         def one(row: int) -> Any:
             try:
-                return self.dataset[wanted[row]]
+                element = self.dataset[wanted[row]]
             except BaseException as error:
                 step = f"{type(self.dataset).__name__}.__getitem__"
                 faults.reraise(error, step, f"index {wanted[row]}")
+            if not self.refills.seen:
+                return element
+            return refills.copied(element, type(self.dataset).__name__, wanted[row])
+
+        def read_all() -> list[Any]:
+            rows = range(len(wanted))
+            found: list[Any] = self.guard.read(
+                lambda: list(map(one, rows)), one, indices, read.seed
+            )
+            return found
 
         self.guard.part = guard.DATASET + _generation(self.dataset)
-        rows = range(len(wanted))
-        data = self.guard.read(lambda: list(map(one, rows)), one, indices, read.seed)
+        data = read_all()
+        again = self.dataset.__getitem__
+        if data and not self.refills.seen and self.refills.look(data, wanted, self.length, again):
+            data = read_all()
         return _present(data, indices)
 
 

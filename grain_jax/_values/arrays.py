@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["is_key", "reduce_text", "stack_keys", "what_is_lost"]
+__all__ = ["is_key", "reduce_text", "reduce_view", "stack_keys", "what_is_lost"]
 
 
 def what_is_lost(array: np.ndarray[Any, Any]) -> str | None:
@@ -40,6 +40,29 @@ def what_is_lost(array: np.ndarray[Any, Any]) -> str | None:
 def reduce_text(text: Any) -> Any:
     """How `np.str_` and `np.bytes_` are pickled with every byte: NumPy drops zeros at the end."""
     return type(text), (text[:],)
+
+
+def reduce_view(view: memoryview) -> Any:
+    """How a `memoryview` is pickled: as a copy of its memory, of the same format and shape.
+
+    Raises:
+        TypeError: for formats that no copy can have: of structures, or in the other byte order.
+    """
+    data = view.tobytes() if view.readonly else bytearray(view.tobytes())
+    shape: tuple[int, ...] = view.shape or ()
+    try:
+        _view(data, view.format, shape)
+    except (ValueError, TypeError):
+        raise TypeError(
+            f"a memoryview of the format {view.format!r} cannot be copied; give np.asarray(view)"
+        ) from None
+    return _view, (data, view.format, shape)
+
+
+def _view(data: Any, form: Any, shape: Any) -> memoryview:
+    # `cast` knows no shape without elements.
+    given: Any = np.ndarray(shape, form) if 0 in shape else data
+    return memoryview(given) if 0 in shape else memoryview(given).cast(form, shape)
 
 
 def is_key(value: Any) -> bool:

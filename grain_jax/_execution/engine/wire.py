@@ -23,7 +23,7 @@ import numpy.typing as npt
 from grain_jax._execution.engine import culprit
 from grain_jax._execution.engine.arena import Memory, Slot
 from grain_jax._values import faults
-from grain_jax._values.arrays import reduce_text
+from grain_jax._values.arrays import reduce_text, reduce_view
 
 __all__ = [
     "DONE",
@@ -187,6 +187,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc, unused-ignore]
                 return _sealed, (obj.copy(),)
             if kind is np.str_ or kind is np.bytes_:
                 return reduce_text(obj)
+            if kind is memoryview:
+                return reduce_view(obj)
             return NotImplemented  # cloudpickle's table has the reducer, if there is one
         key = id(obj)
         if _by_name.get(key) is obj:
