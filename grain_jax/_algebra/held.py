@@ -8,6 +8,7 @@ keeps are copied, since it may write to them at its next call.
 
 from __future__ import annotations
 
+import array
 import collections
 import copy
 import sys
@@ -23,6 +24,7 @@ __all__ = ["detach", "is_kept", "separated"]
 
 _DICTS = (dict, collections.OrderedDict, collections.defaultdict)
 _OTHERS = (set, bytearray, collections.deque)
+_BUFFERS = (bytearray, array.array)
 
 
 def separated(records: list[Any]) -> list[Any]:
@@ -75,8 +77,19 @@ def detach(elements: list[Any], row: int) -> None:
     found.settle()
 
 
-def _lies_in_another(array: Any) -> bool:
-    return type(array.base) is np.ndarray and bool(array.flags.writeable)
+def _lies_in_another(value: Any) -> bool:
+    if type(value.base) is np.ndarray:
+        return bool(value.flags.writeable)
+    return type(value.base) is memoryview and _lies_in_buffer(value)
+
+
+def _lies_in_buffer(value: Any) -> bool:
+    """Whether it is a view of a bytearray, or the like, that somebody else has a hold on."""
+    return (
+        type(value.base) is memoryview
+        and type(value.base.obj) in _BUFFERS
+        and _buffer_references(value) > _OF_BUFFER
+    )
 
 
 def _own_array(array: Any) -> Any:
@@ -92,11 +105,12 @@ def is_kept(holder: Any, key: Any) -> bool:
         return False
     if references > _OF_FRESH:
         return True
-    if kind is np.ndarray or kind is memoryview:
-        owner = value.obj if kind is memoryview else value.base
-        if type(owner) is np.ndarray:
+    if kind is memoryview:
+        return not value.readonly
+    if kind is np.ndarray:
+        if type(value.base) is np.ndarray:
             return _owner_references(value) > _OF_OWNER + 1
-        return owner is not None and type(owner) is not bytes
+        return _lies_in_buffer(value)
     if kind in _DICTS:
         return any(is_kept(value, name) for name in value)
     if _is_tuple(kind):
@@ -140,6 +154,8 @@ def _visit(holder: Any, key: Any, found: _Found) -> None:
     elif kind is np.ndarray:
         if type(value.base) is np.ndarray:
             found.parts.append((holder, key))
+        elif _lies_in_buffer(value):
+            holder[key] = found.of_array(value)
     elif kind in _DICTS:
         for name in value:
             _visit(value, name, found)
@@ -188,6 +204,10 @@ def _owner_references(array: Any) -> int:
     return sys.getrefcount(_owner(array))
 
 
+def _buffer_references(array: Any) -> int:
+    return sys.getrefcount(array.base.obj)
+
+
 def _separate(value: Any, of_array: Callable[[Any], Any]) -> Any:
     """Returns a container copied, with what is inside; for an array, what stands in for it."""
     kind = type(value)
@@ -220,3 +240,4 @@ _OF_FRESH = max(
 )
 _OF_PART = _part_references({"a": bytearray(1)}.values())
 _OF_OWNER = _owner_references(np.zeros(4)[1:]) - 1
+_OF_BUFFER = _buffer_references(np.frombuffer(bytearray(8), np.uint8))

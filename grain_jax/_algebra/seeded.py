@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import numpy as np
+
 from grain_jax._algebra import held, stacking
 from grain_jax._algebra.access import READING, Keys, Source, mark_failure
 from grain_jax._algebra.guard import DREW
@@ -106,7 +108,7 @@ def read_batch(source: Source, keys: Keys, seed: int, allocate: stacking.Allocat
     first = int(keys[0]) if len(keys) else 0
 
     def again(key: int) -> Any:
-        return source.read_batch((keys - first + key) % source.length, allocate)
+        return source.read_batch(np.array([key], np.int64), allocate)
 
     if source.refills.probe("batch", found, first, source.length, again):
         return None

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from grain_jax._algebra import held
 from grain_jax._datasets.program import Outcome, Skip
 from grain_jax._execution.inline import Bundle, Executor
 from grain_jax._execution.items import END, PENDING, Cursor, Feed, Held, Item, Pull, Task
@@ -262,11 +263,12 @@ class Upstreamed:
     def pull(self, block: bool) -> Any:
         """Returns the next item or END."""
         try:
-            element = next(self._iterator)
+            elements = [next(self._iterator)]
         except StopIteration:
             return END
+        held.detach(elements, 0)  # the iterator may fill it with the next one
         self._number += 1
         get_state = getattr(self._iterator, "get_state", None)
         # A copy: the iterator may hand out the very object that it goes on counting in.
         cursor = (self._number, None if get_state is None else copy.deepcopy(get_state()))
-        return Item([element], 0, self._number - 1, 0, cursor)
+        return Item(elements, 0, self._number - 1, 0, cursor)
