@@ -243,10 +243,10 @@ def _checked_shard(options: Any, num_records: int) -> ShardOptions:
             f"shard_options must be a ShardOptions; got {options!r} of type "
             f"{type(options).__name__}. Write NoSharding() to read everything."
         )
-    start, stop = even_split(num_records, options)
-    if start == stop:
+    # On every shard alike: a process that failed alone would let the others wait.
+    if num_records < options.shard_count:
         raise InvalidValueError(
-            f"{options!r} leaves nothing of num_records={num_records} for this shard. Use at most "
+            f"{options!r} leaves nothing of num_records={num_records} for some shards. Use at most "
             f"{num_records} shards."
         )
     return options

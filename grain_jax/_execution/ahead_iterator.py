@@ -180,7 +180,7 @@ class AheadIterator(Closing, StatefulCheckpointable, Generic[T]):
         return None
 
     def _deliver_error(self, error: BaseException) -> None:
-        """Called in the user's thread with an error of the source before it is raised."""
+        """Called in the user's thread with an error of the next element before it is raised."""
 
     def _encode(self, state: Any) -> Any:
         """The state to hand out for a state of the source."""
@@ -236,10 +236,6 @@ class AheadIterator(Closing, StatefulCheckpointable, Generic[T]):
                 return more, self._lent.state(), -1
             self._exhausted = True
             raise
-        except BaseException as error:
-            if self._run is None:
-                self._deliver_error(error)
-            raise
 
     def _received(self) -> tuple[T, Any, int]:
         run = self._running()
@@ -248,11 +244,14 @@ class AheadIterator(Closing, StatefulCheckpointable, Generic[T]):
             return element, state, number
         except StopIteration:
             raise
-        except BaseException:
+        except BaseException as error:
             # An interrupted wait leaves the run as it is; an error of the source has ended it.
             if run.ended:
                 self._run = None
                 self._rewind = True
+                # What runs in this thread is ended by an interrupt, too.
+                if not (isinstance(run, RunHere) and isinstance(error, KeyboardInterrupt)):
+                    self._deliver_error(error)
             raise
 
     def _peek(self) -> T:

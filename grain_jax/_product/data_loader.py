@@ -16,7 +16,7 @@ from grain_jax._execution.layout import Layout
 from grain_jax._execution.serial import Own
 from grain_jax._product import sampling
 from grain_jax._product.loader_iterator import DataLoaderIterator, Description
-from grain_jax._values import closing, errors, options, sharding
+from grain_jax._values import closing, errors, notices, options, sharding
 
 __all__ = ["DataLoader", "DataLoaderIterator", "load"]
 
@@ -104,15 +104,16 @@ class DataLoader(closing.Closing):
                 "grain_jax.ReadOptions(num_threads=...)."
             )
         self._sampler = sampler
-        self._source = source = sources.adapt(data_source)
-        sources.check_not_empty(source)
-        sampling.check_sampler(sampler, source)
-        self._layout = sampling.layout_of(sampler, shard_options, lanes or 1)
-        todo, stages = _steps(operations, sampler)
-        root = _root(source, sampler, read_options)
-        self._plan = Plan(
-            root, todo, seed=sampling.seed_of(sampler) or 0, skips=self._options.skips
-        )
+        with notices.constructing("loader"):
+            self._source = source = sources.adapt(data_source)
+            sources.check_not_empty(source)
+            sampling.check_sampler(sampler, source)
+            self._layout = sampling.layout_of(sampler, shard_options, lanes or 1)
+            todo, stages = _steps(operations, sampler)
+            root = _root(source, sampler, read_options)
+            self._plan = Plan(
+                root, todo, seed=sampling.seed_of(sampler) or 0, skips=self._options.skips
+            )
         self._stages = stages
         self._iterators: weakref.WeakSet[DataLoaderIterator] = weakref.WeakSet()
         self._lock = threading.RLock()  # of these, and of whether there may be more

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import os
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -17,6 +20,7 @@ from grain_jax._product.lockstep import STOP, Lockstep
 from grain_jax._product.placer import Placed, Placer
 from grain_jax._product.remainder import Described, Rows
 from grain_jax._product.row_states import Saved, Shape, with_rows, without_rows
+from grain_jax._values import notices
 from grain_jax._values.errors import InvalidTypeError, InvalidValueError
 
 __all__ = ["DeviceIterator", "device_put", "prefetch_to_device"]
@@ -30,6 +34,7 @@ def prefetch_to_device(
     remainder: str = "error",
     mask_key: str = "mask",
     axis: int = 0,
+    ragged: str = "error",
     close_source: bool = False,
 ) -> DeviceIterator:
     """Iterates over a source once, with the arrays of each batch on devices ahead of their use.
@@ -41,9 +46,9 @@ def prefetch_to_device(
     that does not fit arrives as infinite, with a warning that names the leaf.
 
     Where a sharding spans several processes, all of them iterate, and all get the same number of
-    batches: before one is handed out, all know that all have one. Streams of known length need two
-    or three messages for it, others one for every few batches, through the coordination service of
-    `jax.distributed`.
+    batches, with the same shapes and dtypes: before one is handed out, all know that all have one.
+    A loader of known length that ends in a plain `Batch` needs two or three messages for it, any
+    other source one for every few batches, through the coordination service of `jax.distributed`.
 
     Reading starts at the first `next` or at `start_prefetch`. If the source is an iterator, it
     belongs to the result from now on.
@@ -69,6 +74,9 @@ def prefetch_to_device(
         every other axis each process gives the whole. 1 is for time before batch and for
         microbatches; the mask then has axes 0 and 1. So it has, whatever the axis, where the source
         ends in two `Batch` steps, one behind the other.
+      ragged: where rows have another shape on one process than on another, as batches have that are
+        padded to their own longest sequence: "error" refuses that on all processes, and "pad" fills
+        up with zeros to the larger.
       close_source: whether `close` closes the source, too. Who makes a thing closes it: the
         iterator over a loader or dataset is made here and closed here, the loader is yours to
         close. An iterator that you give is closed without being asked for only if it holds up the
@@ -78,14 +86,18 @@ def prefetch_to_device(
       InvalidTypeError: if an argument is of the wrong kind.
       InvalidValueError: if an argument cannot work.
     """
-    return DeviceIterator(
-        source,
-        sharding,
-        buffer_size=_check_size("buffer_size", buffer_size, 1),
-        rows=Rows(remainder, mask_key, _described_rows(source), _check_size("axis", axis, 0)),
-        length=known_length(source),
-        close_source=close_source,
-    )
+    with notices.constructing("prefetch_to_device"):
+        if ragged not in ("error", "pad"):
+            raise InvalidValueError(f"ragged={ragged!r} is not known: use 'error' or 'pad'.")
+        return DeviceIterator(
+            source,
+            sharding,
+            buffer_size=_check_size("buffer_size", buffer_size, 1),
+            rows=Rows(remainder, mask_key, _described_rows(source), _check_size("axis", axis, 0)),
+            length=known_length(source),
+            pads_rows=ragged == "pad",
+            close_source=close_source,
+        )
 
 
 def device_put(
@@ -128,12 +140,15 @@ class DeviceIterator(AheadIterator[Any]):
         buffer_size: int,
         rows: Rows,
         length: int | None,
+        pads_rows: bool = False,
         close_source: bool = False,
     ) -> None:
-        self._placer = placer = Placer(sharding, rows)
+        self._placer = placer = Placer(sharding, rows, pads_rows=pads_rows)
         self._rows = rows
         self._length = rows.length(length)
-        self._lockstep = Lockstep(placer.devices, rows.rule) if placer.compares else None
+        self._lockstep = (
+            Lockstep(placer.devices, rows.rule, pads_rows=pads_rows) if placer.compares else None
+        )
         self._spec: Any = None
         self._full = rows.full
         super().__init__(source, placer, buffer_size, close_source=close_source)
@@ -165,33 +180,81 @@ class DeviceIterator(AheadIterator[Any]):
           InvalidValueError: if the source has no batch.
         """
         if self._spec is None:
-            try:
-                batch = self._peek().batch
-            except StopIteration:
-                raise InvalidValueError(
-                    "there is no batch left to take the specs from: the source is empty here"
-                ) from None
-            self._spec = jax.tree_util.tree_map(_spec_of, batch)
+            with self._attending("as it was asked for element_spec"):
+                self._spec = self._first_spec()
         return self._spec
 
+    def set_state(self, state: Any) -> None:
+        """Moves to a position, on all processes; the next element is read from there.
+
+        A position that the source refuses changes nothing: the stream goes on where it was.
+
+        Raises:
+          InvalidTypeError: if the source has no state.
+        """
+        with self._attending("as its position was set"):
+            super().set_state(state)
+
+    def close(self) -> None:
+        """Ends the thread, and closes what was made for it; at once or within a second.
+
+        What is iterated over, a loader say, is closed only if `close_source` says so; an iterator
+        that was given also if it blocks the thread. May be called from any thread, and more than
+        once.
+        """
+        is_first = not self._closed
+        super().close()
+        if is_first and self._lockstep is not None and os.getpid() == self._pid:
+            self._lockstep.close()
+
+    def _attending(self, what: str) -> AbstractContextManager[None]:
+        if self._lockstep is None:
+            return contextlib.nullcontext()
+        return notices.attending(what)
+
+    def _first_spec(self) -> Any:
+        try:
+            batch = self._peek().batch
+        except StopIteration:
+            raise InvalidValueError(
+                "there is no batch left to take the specs from: the source is empty here"
+            ) from None
+        return jax.tree_util.tree_map(_spec_of, batch)
+
+    def _next(self) -> Any:
+        if self._lockstep is None:
+            return super()._next()
+        with notices.attending("as it was asked for its next batch"):
+            return super()._next()
+
     def _deliver(self, element: Placed) -> Any:
-        lockstep = self._lockstep
-        # A batch of padding comes from where the others were met already.
-        if lockstep is not None and not element.is_padding:
-            ahead = self._placer.made - element.number
-            if lockstep.batch(element.facts, max(ahead, element.left)) == STOP:
+        batch, lockstep, placer = element.batch, self._lockstep, self._placer
+        if lockstep is None:
+            pass
+        elif element.is_padding:
+            # The others were met where it was made.
+            lockstep.padded(element)
+        else:
+            batch = lockstep.batch(
+                element,
+                element.facts or {},
+                placer.sure(element),
+                mask=element.mask,
+                skeleton=lambda verdict: placer.skeleton(element, verdict),
+                finish=lambda verdict: placer.finish(element, verdict),
+            )
+            if batch is STOP:
                 self._exhausted = True
                 self._pending = None
                 raise StopIteration
-            if lockstep.others_ended:
-                lockstep.send(lambda: self._placer.skeleton(element))
         self._full = self._rows.full
-        return element.batch
+        return batch
 
     def _deliver_end(self) -> Placed | None:
-        if self._lockstep is None or self._lockstep.end() == STOP:
+        if self._lockstep is None:
             return None
-        return self._placer.padding(self._lockstep.send(None))
+        padding = self._lockstep.end(self._placer.padding)
+        return None if padding is STOP else padding
 
     def _deliver_error(self, error: BaseException) -> None:
         # The other processes may be waiting for the batch that failed.

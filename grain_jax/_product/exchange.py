@@ -1,8 +1,9 @@
 """Messages between the processes that hold the devices of a sharding.
 
-An exchange is called by all of them, in the same order, like a collective; it gives each the
-messages of all. It goes through the key-value store of the coordination service that
-`jax.distributed` starts, so that it neither waits for devices nor meets other collectives there.
+A `Channel` is used by all of them, in the same order, like a collective. What is heard is what all
+have said to one name; saying or hearing the same once more changes nothing, so that a wait can be
+interrupted and done again. It goes through the key-value store of the coordination service that
+`jax.distributed` starts, so that it neither waits for devices nor meets collectives there.
 Where there is no such service, it is a collective.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import collections
 import hashlib
+import time
 from typing import Any
 
 import jax
@@ -17,63 +19,253 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
 from grain_jax._product.placement import spec
+from grain_jax._values import notices
+from grain_jax._values.errors import InvalidValueError
 
-__all__ = ["exchange"]
+__all__ = ["Channel"]
 
-# A process may need this long for its next batch. One that is gone is noticed much earlier, by the
-# service's own heartbeat, and then the wait fails.
-_PATIENCE_MS = 7 * 24 * 3600 * 1000
+Said = tuple[int, int]
+"""Name of one exchange: how often the position was set before, and a number since then."""
 
-# How many exchanges each set of processes has had.
-_rounds: collections.Counter[tuple[int, ...]] = collections.Counter()
+# A wait inside the service cannot be interrupted: so long, and so often. Later ones are polled.
+_INSIDE_MS, _QUICK_SECONDS = 250, 1.0
+# Between looks for notices. One counts at the second look: who failed may be trying again.
+_LOOK_SECONDS = 1.0
+_LONGEST_SLEEP = 0.2
+
+_KEEPS = ". (This process keeps its own batch, and next() waits for the others again.)"
+
+# Channels that have been used, of each set of processes, in the order of their first use: that is
+# how those of several processes belong together.
+_opened: collections.defaultdict[tuple[int, ...], list[Channel | None]]
+_opened = collections.defaultdict(list)
 
 
-def exchange(devices: list[Any], message: bytes) -> dict[int, bytes]:
-    """Returns each process's message, by process index.
+class Channel:
+    """Messages of one iterator.
 
     Args:
       devices: of the processes that take part, the same list on each.
-      message: of this process; small, since it goes to all.
     """
-    processes = tuple(sorted({device.process_index for device in devices}))
-    if len(processes) == 1:
-        return {processes[0]: message}
-    client = _client()
-    if client is None:
-        return _collective(devices, message)
-    return _through_store(client, processes, message)
+
+    def __init__(self, devices: list[Any]) -> None:
+        self._processes = tuple(sorted({device.process_index for device in devices}))
+        self._devices = devices
+        self._place: int | None = None
+        self._last: Said = (0, -1)
+        self._message: tuple[Said, bytes] | None = None
+        self._keys: list[str] = []
+        self._is_new = True
+
+    def say(self, name: Said, message: bytes) -> bool:
+        """Says something without a wait for the others; what was said before stands.
+
+        Returns:
+          False where only an exchange can do that, since there is no service.
+        """
+        store = notices.client()
+        if store is None:
+            return len(self._processes) == 1
+        # Said again, it may have been heard already: it has to be the same.
+        if self._message is None or self._message[0] != name:
+            self._message = name, message
+        key = self._key(name)
+        if key not in self._keys:
+            self._keys.append(key)
+        _put(store, key, self._message[1])
+        self._last = max(self._last, name)
+        return True
+
+    def has_said(self, name: Said) -> bool:
+        """Whether this process has said something to this name or a later one."""
+        return self._last >= name
+
+    def exchange(self, name: Said, message: bytes) -> dict[int, bytes]:
+        """Returns the message of each process, by process index; waits until all are there.
+
+        Raises:
+          InvalidValueError: if another process will not come, by what it has put up; nothing has
+            changed then, and the same call goes on waiting.
+        """
+        if len(self._processes) == 1:
+            return {self._processes[0]: message}
+        if notices.client() is None:
+            return _collective(self._devices, message)
+        found = None
+        while found is None:
+            self.say(name, message)
+            try:
+                found = self._await(name)
+            except _NewPlaceError as place:
+                self._withdraw(name)
+                self._take_place(place.number)
+            except InvalidValueError:
+                # Whatever comes to have this name must not take it for its own.
+                self._withdraw(name)
+                raise
+        for key in self._keys[:-1]:
+            # Whoever has said something here has heard everything before.
+            notices.client().key_value_delete(key)
+            self._keys.remove(key)
+        self._is_new = False
+        return {process: found[process] for process in self._processes}
+
+    def leave(self) -> None:
+        """Lets those know who wait here that this process will not come again."""
+        if self._place is None or notices.client() is None:
+            return
+        if not notices.is_up(notices.FAILED):
+            notices.put_up(notices.CLOSED, "it closed its iterator", at=self._place)
+
+    def _withdraw(self, name: Said) -> None:
+        key = self._key(name)
+        notices.client().key_value_delete(key)
+        self._keys.remove(key)
+        self._last = name[0], name[1] - 1
+
+    def _await(self, name: Said) -> dict[int, bytes]:
+        store, folder = notices.client(), self._folder(name)
+        began = time.monotonic()
+        watch = _Watch(self, name)
+        try:
+            while True:
+                listed = store.key_value_dir_get_bytes(folder)
+                found = {int(key.rpartition("/")[2]): value for key, value in listed}
+                missing = [process for process in self._processes if process not in found]
+                waited = time.monotonic() - began
+                if missing and waited < _QUICK_SECONDS:
+                    last = _wait_inside(store, f"{folder}{missing[0]}")
+                    if last is not None:
+                        found[missing.pop(0)] = last
+                elif missing:
+                    watch.look(missing)
+                    time.sleep(min(_LONGEST_SLEEP, waited / 20))
+                if not missing:
+                    return found
+        finally:
+            watch.end()
+
+    def _folder(self, name: Said) -> str:
+        names = ",".join(map(str, self._processes)).encode()
+        digest = hashlib.sha256(names).hexdigest()[:16]
+        return f"grain_jax/{digest}/{self._number()}/{name[0]}.{name[1]}/"
+
+    def _key(self, name: Said) -> str:
+        return f"{self._folder(name)}{jax.process_index()}"
+
+    def _number(self) -> int:
+        if self._place is None:
+            opened = _opened[self._processes]
+            if self not in opened:
+                opened.append(self)
+            self._place = opened.index(self)
+        return self._place
+
+    def _take_place(self, number: int) -> None:
+        """Goes on as the channel of another number, which no other has here."""
+        opened = _opened[self._processes]
+        opened.extend([None] * (number + 1 - len(opened)))
+        opened[opened.index(self)] = None
+        opened[number] = self
+        self._place = number
 
 
-def _client() -> Any:
-    """The client of the coordination service, if there is one that can do what is needed."""
+class _NewPlaceError(Exception):
+    """Others have used more iterators, and this one is the next for all of them."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+class _Watch:
+    """Looks for the notices of those who are waited for, and puts one up of the wait itself."""
+
+    def __init__(self, channel: Channel, name: Said) -> None:
+        self._channel = channel
+        self._name = name
+        self._at = [channel._number(), *name]
+        self._next = 0.0
+        self._seen: dict[int, Any] = {}
+
+    def look(self, missing: list[int]) -> None:
+        """Raises if one of those who are missing will not come."""
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + _LOOK_SECONDS
+        everybody = list(self._channel._processes)
+        if not notices.is_up(notices.WAITS):
+            is_new = self._channel._is_new
+            notices.put_up(notices.WAITS, "", at=self._at, of=everybody, new=is_new)
+        put_up = notices.read_all()
+        for process in missing:
+            notice = put_up.get(process)
+            if notice is not None and notice == self._seen.get(process):
+                self._judge(process, notice)
+        self._seen = put_up
+
+    def end(self) -> None:
+        """Takes down the notice of the wait."""
+        if notices.is_up(notices.WAITS):
+            notices.take_down()
+
+    def _judge(self, process: int, notice: dict[str, Any]) -> None:
+        kind, text, at = notice["kind"], notice["text"], notice.get("at")
+        problem = ""
+        if kind == notices.FAILED:
+            problem = f"process {process} failed {text.partition(_KEEPS)[0]}"
+        elif kind == notices.ENDED:
+            problem = f"process {process} has ended, {text}"
+        elif kind == notices.CLOSED and at == self._at[0]:
+            problem = f"process {process} will not ask for it: {text}"
+        elif kind == notices.WAITS and notice["of"] == list(self._channel._processes):
+            problem = self._elsewhere(process, at, notice["new"])
+        if problem:
+            raise InvalidValueError(f"{problem}{_KEEPS}")
+
+    def _elsewhere(self, process: int, at: Any, is_new: bool) -> str:
+        """Says what is wrong if a process waits for this one at a place where it is not."""
+        number, *name = at
+        opened = _opened[self._channel._processes]
+        other = opened[number] if number < len(opened) else None
+        if at == self._at or (other is not None and other.has_said(tuple(name))):
+            return ""
+        if is_new and self._channel._is_new and name == list(self._name):
+            # One of them has had an iterator that another did not come to use.
+            if number > self._at[0] and other is None:
+                raise _NewPlaceError(number)
+            return ""
+        if number == self._at[0] or (is_new and self._channel._is_new):
+            return (
+                f"process {process} has set another position (set_state) {name[0]} times and this"
+                f" one {self._name[0]} times: set one on all processes, or on none, so that they"
+                " stay at the same step"
+            )
+        return (
+            f"process {process} waits for a batch of another iterator, the one that was used as"
+            f" number {number + 1} there, and this is number {self._at[0] + 1} here: ask the"
+            " iterators in the same order on all processes"
+        )
+
+
+def _put(store: Any, key: str, message: bytes) -> None:
     try:
-        from jax._src.distributed import global_state  # JAX has no public name for it
-    except ImportError:
+        store.key_value_set_bytes(key, message)
+    except Exception as error:
+        if "ALREADY_EXISTS" not in str(error):
+            raise
+
+
+def _wait_inside(store: Any, key: str) -> bytes | None:
+    """Waits for a key in the service, for a short time; None if it does not come."""
+    try:
+        value: bytes = store.blocking_key_value_get_bytes(key, _INSIDE_MS)
+    except Exception as error:
+        if "DEADLINE_EXCEEDED" not in str(error):
+            raise
         return None
-    client = global_state.client
-    needed = ("key_value_set_bytes", "key_value_dir_get_bytes", "wait_at_barrier")
-    return client if all(hasattr(client, name) for name in needed) else None
-
-
-def _through_store(client: Any, processes: tuple[int, ...], message: bytes) -> dict[int, bytes]:
-    names = ",".join(map(str, processes)).encode()
-    prefix = f"grain_jax/{hashlib.sha256(names).hexdigest()[:16]}"
-    number = _rounds[processes]
-    _rounds[processes] += 1
-    me = jax.process_index()
-    client.key_value_set_bytes(f"{prefix}/{number}/{me}", message)
-    # The service forgets nothing about a barrier, so that two names take turns.
-    client.wait_at_barrier(f"{prefix}/{number % 2}", _PATIENCE_MS, list(processes))
-    listed = client.key_value_dir_get_bytes(f"{prefix}/{number}/")
-    found = {int(key.rpartition("/")[2]): value for key, value in listed}
-    for process in processes:
-        if process not in found:  # an older service lets nobody wait twice at one barrier
-            key = f"{prefix}/{number}/{process}"
-            found[process] = client.blocking_key_value_get_bytes(key, _PATIENCE_MS)
-    if number:
-        # Whoever has written for this round has read everything of the round before.
-        client.key_value_delete(f"{prefix}/{number - 1}/{me}")
-    return {process: found[process] for process in processes}
+    return value
 
 
 def _collective(devices: list[Any], message: bytes) -> dict[int, bytes]:

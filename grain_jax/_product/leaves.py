@@ -18,7 +18,16 @@ from grain_jax._values.arrays import what_is_lost
 from grain_jax._values.errors import InvalidTypeError, InvalidValueError
 from grain_jax._values.memory import is_owned, owned_empty
 
-__all__ = ["Array", "as_array", "detach", "filled", "padded_host", "prepare"]
+__all__ = [
+    "Array",
+    "as_array",
+    "detach",
+    "filled",
+    "is_keys",
+    "padded_host",
+    "prepare",
+    "value_text",
+]
 
 Array = np.ndarray[Any, Any]
 
@@ -74,7 +83,7 @@ def prepare(
     if isinstance(array, jax.Array):
         if lead is None:
             return array
-        if jnp.issubdtype(array.dtype, jax.dtypes.extended):
+        if is_keys(array):
             raise InvalidTypeError(_no_zeros(name, array))
         array = np.asarray(array)
     dtype = jax.dtypes.canonicalize_dtype(array.dtype.newbyteorder("="))
@@ -90,6 +99,16 @@ def prepare(
     for axis in range(len(lead)):
         out[(slice(None),) * axis + (slice(array.shape[axis], None),)] = zero
     return out
+
+
+def is_keys(array: Any) -> bool:
+    """Whether an array has typed keys of `jax.random`, which lie on devices only."""
+    return isinstance(array, jax.Array) and jnp.issubdtype(array.dtype, jax.dtypes.prng_key)
+
+
+def value_text(array: Array | jax.Array) -> str:
+    """The value of an array without axes, in full."""
+    return str(np.asarray(jax.random.key_data(array) if is_keys(array) else array))
 
 
 def detach(leaf: Any, *, is_fresh: bool = False) -> Any:

@@ -3,28 +3,73 @@
 The processes meet where their users ask for a batch, at the same place in each one's program, and
 never in the thread that runs ahead: there they would come in an order of their own, and one that
 was told to stop would leave the others waiting. A meeting tells what each has, a batch or the end
-or an error, and how many batches each is sure to have after it. For the least of these numbers no
-further meeting is needed, so that streams of known length meet at their first batch and at the end.
+or an error, what the batch looks like, and how many batches each is sure to have after it that look
+the same. For the least of these numbers no further meeting is needed, so that streams of known
+length and shapes meet at their first batch and at the end.
 
-Everything is decided from what all have said, so that all decide alike.
+Everything is decided from what all have said, so that all decide alike. An interrupt may come
+between any two instructions, and whoever asks again must not be a step behind or ahead: so what was
+said stands, what was heard is kept until the step is done, and where the steps stand is replaced as
+a whole.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Callable
 from typing import Any
 
-from grain_jax._product.agreement import Facts, difference
-from grain_jax._product.exchange import exchange
+from grain_jax._product.agreement import Facts, change, difference, largest
+from grain_jax._product.exchange import Channel, Said
+from grain_jax._values import faults
 from grain_jax._values.errors import InvalidValueError
 
-__all__ = ["STOP", "TAKE", "Lockstep"]
+__all__ = ["STOP", "Lockstep", "Verdict"]
 
-TAKE, STOP = "take", "stop"
+STOP: Any = object()
 
 _BATCH, _END, _ERROR = "batch", "end", "error"
+_LONGEST = 2000
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """What all processes do with their batches at one step.
+
+    Attributes:
+      shapes: shape of a row of each leaf, by name, where those of the processes differ.
+      masks: what each process says of its rows; None of one that has no batch.
+    """
+
+    shapes: dict[str, list[int]] | None = None
+    masks: dict[int, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class _At:
+    """Where the steps stand.
+
+    Attributes:
+      moves: how often the position was set.
+      number: of the next message since then.
+      step: how many batches were handed out.
+      certain: for how many more all have one.
+      agreed: facts and mask of this process for those.
+      verdict: for those.
+      about: the batch that was decided on for last, which may be asked about again.
+      is_over: whether all have come to the end.
+    """
+
+    moves: int = 0
+    number: int = 0
+    step: int = 0
+    certain: int = 0
+    agreed: Any = None
+    verdict: Any = None
+    about: Any = None
+    is_over: bool = False
 
 
 class Lockstep:
@@ -32,69 +77,149 @@ class Lockstep:
 
     Args:
       devices: of all processes that take part, the same list on each.
-      rule: "error", "drop" or "pad"; None compares first batches and nothing more.
-
-    Attributes:
-      others_ended: whether some process has no batch at the step that was met for last, so that
-        those that have one `send` what padding needs.
+      rule: "error", "drop" or "pad" for what the processes do where some have ended; None is as
+        "error".
+      pads_rows: whether rows that differ in shape are padded to the larger.
     """
 
-    def __init__(self, devices: list[Any], rule: str | None) -> None:
-        self._devices = devices
+    def __init__(self, devices: list[Any], rule: str | None, *, pads_rows: bool = False) -> None:
+        self._channel = Channel(devices)
         self._rule = rule
-        self._step = 0
-        self._certain = 0
-        self._compared = self._moved = False
-        self.others_ended = False
+        self._pads_rows = pads_rows
+        self._at = _At()
+        self._heard: dict[Said, dict[int, Any]] = {}
+        self._turn = 0
 
     def moved(self) -> None:
         """Forgets what was certain: all processes went to another position."""
-        self._certain = 0
-        self._moved = True
-        self.others_ended = False
+        self._at = _At(moves=self._at.moves + 1)
 
-    def batch(self, facts: Facts | None, sure: int) -> str:
-        """Says what to do with the batch that this process has: `TAKE`, or `STOP` before it.
+    def close(self) -> None:
+        """Lets nobody wait for a process that will not come again."""
+        if not self._at.is_over:
+            self._channel.leave()
+
+    def batch(
+        self,
+        batch: Any,
+        facts: Facts,
+        sure: int,
+        *,
+        mask: Any = None,
+        skeleton: Callable[[Verdict], Any] = lambda verdict: None,
+        finish: Callable[[Verdict], Any] = lambda verdict: None,
+    ) -> Any:
+        """Returns what `finish` makes of the batch that this process has, or `STOP` before it.
 
         Args:
-          facts: of the batch.
-          sure: how many batches this process has after it, at least.
+          batch: stands for itself: asking about it once more gives the same.
+          facts: of it.
+          sure: how many batches with equal facts and mask this process has after it, at least.
+          mask: what the others are to know of its rows, a JSON value.
+          skeleton: makes what a process without a batch needs for padding, a JSON value.
+          finish: makes what is handed out.
 
         Raises:
           InvalidValueError: if another process failed, or the processes differ; on all alike.
         """
-        if self._certain:
-            self._certain -= 1
-        elif self._rule is not None or not self._compared:
-            said = self._meet({"kind": _BATCH, "sure": sure, "facts": _digest(facts)})
-            if self._decide(said, facts) == STOP:
-                return STOP
-        self._step += 1
-        return TAKE
+        at = self._at
+        if at.about is batch:
+            return STOP if at.verdict is STOP else finish(at.verdict)
+        if at.certain:
+            if at.agreed != (facts, mask):
+                raise InvalidValueError(f"at batch {at.step}, {change(at.agreed[0], facts)}")
+            made = finish(at.verdict)
+            self._at = dataclasses.replace(
+                at, certain=at.certain - 1, step=at.step + 1, about=batch
+            )
+            return made
+        self._turn = 0
+        digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+        said = self._meet({"kind": _BATCH, "sure": sure, "facts": digest, "mask": mask})
+        verdict = self._decide(said, facts)
+        if verdict is STOP:
+            self._advance(is_over=True, about=batch, verdict=STOP)
+            return STOP
+        has_ended = self._has_ended(said)
+        if has_ended:
+            self._receive(lambda: skeleton(verdict))
+        if has_ended or verdict.shapes is not None:
+            made = self._confirm(lambda: finish(verdict))
+        else:
+            made = finish(verdict)
+        certain = 0 if has_ended else min(words["sure"] for words in said.values())
+        self._advance(
+            step=at.step + 1, certain=certain, agreed=(facts, mask), verdict=verdict, about=batch
+        )
+        return made
 
-    def end(self) -> str:
-        """Says what to do where this process has no further batch: `STOP`, or `TAKE` padding.
+    def end(self, padding: Callable[[Any, Verdict], Any] = lambda bones, verdict: None) -> Any:
+        """Returns what `padding` makes where this process has no further batch, or `STOP`.
+
+        What it made is told of by `padded` when it is handed out.
+
+        Args:
+          padding: makes a batch of padding from the skeleton of another.
 
         Raises:
           InvalidValueError: as `batch` does.
         """
-        if self._rule is None and self._compared:
+        at = self._at
+        if at.is_over:
             return STOP
-        if self._certain:
+        if at.certain:
             raise InvalidValueError(
-                f"this process said that it had {self._certain} batches more, and has none: its"
+                f"this process said that it had {at.certain} batches more, and has none: its"
                 " source ended before its own description says so."
             )
-        verdict = self._decide(self._meet({"kind": _END, "sure": 0}), None)
-        self._step += verdict == TAKE
-        return verdict
+        self._turn = 0
+        said = self._meet({"kind": _END, "sure": 0})
+        verdict = self._decide(said, None)
+        if verdict is STOP:
+            self._advance(is_over=True)
+            return STOP
+        bones = self._receive(None)
+        return self._confirm(lambda: padding(bones, verdict))
+
+    def padded(self, batch: Any) -> None:
+        """Notes that a batch of padding is handed out."""
+        at = self._at
+        if at.about is not batch:
+            self._advance(step=at.step + 1, about=batch)
 
     def failed(self, error: BaseException) -> None:
         """Lets no other process wait for the batch that failed here."""
-        if not self._certain and (self._rule is not None or not self._compared):
-            self._meet({"kind": _ERROR, "sure": 0, "text": f"{type(error).__name__}: {error}"})
+        at = self._at
+        name = (at.moves, at.number)
+        if at.certain or at.is_over or self._channel.has_said(name):
+            return
+        message = {"kind": _ERROR, "sure": 0, "text": faults.named(error, _LONGEST)}
+        if not self._channel.say(name, json.dumps(message).encode()):
+            self._turn = 0
+            self._meet(message)
+        self._at = dataclasses.replace(at, number=at.number + 1)
 
-    def send(self, make: Callable[[], dict[str, Any]] | None) -> dict[str, Any]:
+    def _meet(self, mine: Any) -> dict[int, Any]:
+        """Returns what all have said in the next turn of this step; heard once, it stays so."""
+        first = self._at.moves, self._at.number
+        name = first[0], first[1] + self._turn
+        if name not in self._heard:
+            messages = self._channel.exchange(name, json.dumps(mine).encode())
+            self._heard = {
+                **{known: said for known, said in self._heard.items() if known >= first},
+                name: {process: json.loads(message) for process, message in messages.items()},
+            }
+        self._turn += 1
+        return self._heard[name]
+
+    def _advance(self, **changes: Any) -> None:
+        self._at = dataclasses.replace(self._at, number=self._at.number + self._turn, **changes)
+
+    def _refuse(self, text: str) -> InvalidValueError:
+        self._advance()
+        return InvalidValueError(text)
+
+    def _receive(self, make: Callable[[], Any] | None) -> Any:
         """Returns what the first process that makes something makes.
 
         Args:
@@ -103,71 +228,100 @@ class Lockstep:
         Raises:
           InvalidValueError: if making it failed; on all alike.
         """
-        value: Any = None
+        mine: Any = None
         if make is not None:
             try:
-                value = make()
-            except InvalidValueError as error:
-                value = {"error": str(error)}
-        messages = exchange(self._devices, json.dumps(value).encode())
-        values = map(json.loads, messages.values())
-        found: dict[str, Any] = next(value for value in values if value is not None)
-        if "error" in found:
-            raise InvalidValueError(found["error"])
-        return found
+                mine = {"made": make()}
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:
+                mine = {"text": faults.named(error, _LONGEST)}
+        said = self._meet(mine)
+        process, found = next(pair for pair in said.items() if pair[1] is not None)
+        if "text" in found:
+            raise self._refuse(self._failure(process, found["text"]))
+        return found["made"]
 
-    def _meet(self, mine: dict[str, Any]) -> dict[int, dict[str, Any]]:
-        messages = exchange(self._devices, json.dumps(mine).encode())
-        return {process: json.loads(message) for process, message in messages.items()}
+    def _confirm(self, make: Callable[[], Any]) -> Any:
+        """Returns what `make` makes, once that has gone well on all processes.
 
-    def _decide(self, said: dict[int, dict[str, Any]], facts: Facts | None) -> str:
-        """Returns what all processes do at this step."""
+        Raises:
+          InvalidValueError: if it failed on another; here the error is itself.
+        """
+        made = failure = None
+        try:
+            made = make()
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            failure = error
+        text = None if failure is None else faults.named(failure, _LONGEST)
+        said = self._meet({"text": text})
+        if failure is not None:
+            self._advance()
+            try:
+                raise failure
+            finally:
+                del failure  # the traceback holds this frame
+        for process, words in said.items():
+            if words["text"] is not None:
+                raise self._refuse(self._failure(process, words["text"]))
+        return made
+
+    def _failure(self, process: int, text: str) -> str:
+        which = f"batch {self._at.step}" if self._at.step else "its first batch"
+        return f"process {process} failed at {which}: {text}"
+
+    def _decide(self, said: dict[int, Any], facts: Facts | None) -> Any:
+        """Returns what all processes do at this step: a `Verdict`, or `STOP`."""
         for process, words in said.items():
             if words["kind"] == _ERROR:
-                which = "its first batch" if not self._step else f"batch {self._step}"
-                raise InvalidValueError(f"process {process} failed at {which}: {words['text']}")
+                raise self._refuse(self._failure(process, words["text"]))
         having = [process for process, words in said.items() if words["kind"] == _BATCH]
         if not having:
             return STOP
-        if len(having) < len(said):
+        if self._has_ended(said):
             self._check_end(said, having[0])
-        if not self._compared:
-            self._compare({process: said[process] for process in having}, facts)
-        if len(having) == len(said):
-            self._certain = min(words["sure"] for words in said.values())
-            return TAKE
-        if self._rule != "pad":
+        shapes = self._compare({process: said[process] for process in having}, facts)
+        if self._has_ended(said) and self._rule != "pad":
             return STOP
-        self.others_ended = True
-        return TAKE
+        return Verdict(shapes, {process: words.get("mask") for process, words in said.items()})
 
-    def _check_end(self, said: dict[int, dict[str, Any]], having: int) -> None:
+    @staticmethod
+    def _has_ended(said: dict[int, Any]) -> bool:
+        return any(words["kind"] == _END for words in said.values())
+
+    def _check_end(self, said: dict[int, Any], having: int) -> None:
         """Refuses an end on some processes only, where the rule has no answer to it."""
         dry = next(process for process, words in said.items() if words["kind"] == _END)
-        is_first = not self._step and not self._moved
+        step = self._at.step
+        is_first = not step and not self._at.moves
         if self._rule == "pad" or (self._rule == "drop" and not is_first):
             return
         if is_first:
-            raise InvalidValueError(
+            raise self._refuse(
                 f"process {dry} has no batch at all, and process {having} has one: the steps of the"
                 " processes would not match. Give each process its share of the records"
                 " (ShardBySharding), and no more processes than there are batches."
             )
-        raise InvalidValueError(
-            f"process {dry} has no batch after {self._step}, and process {having} has one: the"
-            " steps of the processes would not match. Use remainder='drop' to stop on all of them"
-            " there, or remainder='pad' to go on, with batches of padding, until none has one."
+        works = (
+            "Give all of them as many elements."
+            if self._rule is None
+            else "Use remainder='drop' to stop on all of them there, or remainder='pad' to go on,"
+            " with batches of padding, until none has one."
+        )
+        raise self._refuse(
+            f"process {dry} has no batch after {step}, and process {having} has one: the"
+            f" steps of the processes would not match. {works}"
         )
 
-    def _compare(self, said: dict[int, dict[str, Any]], facts: Facts | None) -> None:
-        """Compares the first batches, once: those that are there."""
-        if len({words["facts"] for words in said.values()}) > 1:
-            messages = exchange(self._devices, json.dumps(facts).encode())
-            texts = {process: json.loads(message) for process, message in messages.items()}
-            raise InvalidValueError(difference({p: texts[p] for p in said}))
-        self._compared = True
-
-
-def _digest(facts: Facts | None) -> str:
-    text = json.dumps(facts, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
+    def _compare(self, said: dict[int, Any], facts: Facts | None) -> dict[str, list[int]] | None:
+        """Compares the batches that are there; returns the shapes to pad to, if they differ."""
+        if len({words["facts"] for words in said.values()}) == 1:
+            return None
+        texts = self._meet(facts)
+        all_facts = {process: texts[process] for process in said}
+        shapes = largest(all_facts) if self._pads_rows else None
+        if shapes is None:
+            raise self._refuse(difference(all_facts))
+        return shapes

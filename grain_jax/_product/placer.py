@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -15,13 +16,23 @@ from grain_jax._algebra.blocks import Rest
 from grain_jax._execution.ahead_iterator import SKIP
 from grain_jax._product import skeleton
 from grain_jax._product.agreement import Facts
-from grain_jax._product.leaves import Array, as_array, detach, filled, padded_host, prepare
+from grain_jax._product.leaves import (
+    Array,
+    as_array,
+    detach,
+    filled,
+    is_keys,
+    padded_host,
+    prepare,
+    value_text,
+)
+from grain_jax._product.lockstep import Verdict
+from grain_jax._product.masks import Masks
 from grain_jax._product.placement import (
     Placement,
     check_rows,
     layout,
     replicated,
-    row_sharding,
     splits_rows,
 )
 from grain_jax._product.remainder import Rows
@@ -46,8 +57,10 @@ class Placed:
       batch: the tree that users get.
       facts: to compare over processes; None where nobody compares.
       number: which of those that were placed.
-      left: how many full batches the source is known to have after it.
-      host: the leaves as they came, where a process without a batch may ask for those without rows.
+      left: how many full batches of the same shapes the source is known to have after it.
+      mask: which of its rows are real, where the others have to know; see `Masks.told`.
+      host: the leaves as they were on the host, in memory that nobody writes to, where another
+        process may need some of them, or they may have to be placed anew.
       is_padding: whether it was made for want of a batch.
     """
 
@@ -55,6 +68,7 @@ class Placed:
     facts: Facts | None = None
     number: int = 0
     left: int = 0
+    mask: Any = None
     host: list[Any] | None = None
     is_padding: bool = False
 
@@ -65,31 +79,36 @@ class Placer:
     Args:
       sharding: as `prefetch_to_device` takes it.
       rows: the rule for batches with another number of rows.
+      pads_rows: whether rows that differ in shape over processes are padded to the larger.
 
     Attributes:
       outlook: called after each element of the source; says whether the step that it belongs to is
         short on any process, and how many full ones follow; None if that is not known.
       devices: all devices that batches go to, on every process.
       compares: whether they belong to several processes.
-      made: how many batches were placed.
       is_fresh: whether nobody else has a hold on the memory of the batches; see `Lent`.
     """
 
-    def __init__(self, sharding: Any, rows: Rows) -> None:
+    def __init__(self, sharding: Any, rows: Rows, *, pads_rows: bool = False) -> None:
         mask = None
         if rows.rule == "pad" and isinstance(sharding, dict) and rows.mask_key in sharding:
             sharding = dict(sharding)
             mask = Placement(sharding.pop(rows.mask_key)).leaves[0]
         self._placement = placement = Placement(sharding)
-        self._mask_sharding = mask
+        self._masks = Masks(mask, rows)
         self._rows = rows
+        self._pads_rows = pads_rows
         self.outlook: Callable[[], tuple[bool, int] | None] = lambda: None
         self._plan: _Plan | None = None
         config: Any = jax.config
         self._x64 = bool(config.jax_enable_x64)
         self.devices = placement.devices
         self.compares = not all(leaf.is_fully_addressable for leaf in placement.leaves)
-        self.made = 0
+        self._made = 0
+        # What the last batch was like, and the numbers of those that were unlike the one before.
+        self._looks: Any = None
+        self._changes: deque[int] = deque()
+        self._varies = False
         self.is_fresh = False
         if rows.described is not None and not placement.is_tree:
             check_rows(placement.leaves[0], rows.described[0][rows.axis], rows.axis)
@@ -98,21 +117,47 @@ class Placer:
         """Returns the `Placed` batch, or `SKIP`."""
         uneven, left = self.outlook() or (False, 0)
         with _x64(self._x64):
-            placed = self._place(batch, uneven, left)
-        self.made += placed is not SKIP
-        return placed
+            placed = self._place(batch, uneven)
+        if placed is SKIP or not self.compares:
+            return placed
+        looks = placed.facts, placed.mask
+        if self._looks is not None and looks != self._looks:
+            self._changes.append(self._made + 1)
+            self._varies = True
+        self._looks = looks
+        # Only what stacks records, and nothing behind it, has one shape for all batches.
+        is_fixed = self._rows.described is not None and not self._pads_rows and not self._varies
+        self._made += 1
+        return dataclasses.replace(placed, number=self._made, left=left if is_fixed else 0)
 
-    def skeleton(self, placed: Placed) -> dict[str, Any]:
+    def sure(self, placed: Placed) -> int:
+        """Returns how many batches with equal facts and mask are sure to follow this one."""
+        made, changes = self._made, self._changes
+        while changes and changes[0] <= placed.number:
+            changes.popleft()
+        until = changes[0] if changes else made + 1
+        return max(until - placed.number - 1, placed.left)
+
+    def finish(self, placed: Placed, verdict: Verdict) -> Any:
+        """Returns the batch to hand out, after what all processes said of theirs."""
+        batch = placed.batch
+        if verdict.shapes is not None:
+            batch = self._enlarged(placed, verdict.shapes)
+        return self._with_mask(batch, placed.mask, verdict)
+
+    def skeleton(self, placed: Placed, verdict: Verdict) -> dict[str, Any]:
         """Returns what another process needs to make padding beside this batch, as JSON."""
         plan, full = self._plan, self._rows.full
         assert plan is not None
         assert placed.host is not None
         assert full is not None
-        lead = plan.lead([as_array(leaf, "") for leaf in placed.host], placed.host)
+        arrays = [as_array(leaf, "") for leaf in placed.host]
+        lead = plan.lead(arrays, placed.host)
         batch = jax.tree_util.tree_unflatten(plan.treedef, placed.host)
-        return {**skeleton.describe(batch, placed.host, lead), "full": list(full)}
+        rows = [(verdict.shapes or {}).get(name) for name in plan.names]
+        return {**skeleton.describe(batch, placed.host, lead, rows), "full": list(full)}
 
-    def padding(self, bones: dict[str, Any]) -> Placed:
+    def padding(self, bones: dict[str, Any], verdict: Verdict) -> Placed:
         """Returns a batch of padding, made after the `skeleton` of another process.
 
         Raises:
@@ -131,10 +176,11 @@ class Placer:
                 " batch of dicts, lists and tuples."
             )
         with _x64(self._x64):
-            placed: Placed = self._place(batch, True, 0)
-        return dataclasses.replace(placed, is_padding=True)
+            placed: Placed = self._place(batch, True)
+        batch = self._with_mask(placed.batch, placed.mask, verdict)
+        return dataclasses.replace(placed, batch=batch, is_padding=True)
 
-    def _place(self, batch: Any, uneven: bool, left: int) -> Any:
+    def _place(self, batch: Any, uneven: bool) -> Any:
         plan = self._plan
         count = None
         if isinstance(batch, Rest):
@@ -154,36 +200,47 @@ class Placer:
         axes = self._rows.axes
         short = row_leaves[0][1][:axes] if row_leaves else ()
         full = self._rows.full if verdict == "pad" else None
-        result = jax.tree_util.tree_unflatten(
-            treedef, plan.put(leaves, arrays, short, full, self.is_fresh)
-        )
+        ready = plan.prepared(leaves, arrays, short, full, self.is_fresh)
+        result = jax.tree_util.tree_unflatten(treedef, plan.put(ready, arrays))
+        told = None
         if self._rows.rule == "pad":
-            result[self._rows.mask_key] = self._mask(plan, arrays, short, count)
+            sharding = plan.row_leaf_sharding(arrays)
+            told = self._masks.told(short, count)
+            if self.compares and self._masks.is_spread(sharding):
+                # Until the others have said what they have: of the right kind, for specs.
+                result[self._rows.mask_key] = self._masks.whole({}, sharding)
+            else:
+                result[self._rows.mask_key] = self._masks.place(told, sharding)
+                told = None
         if not self.compares:
             return Placed(result)
-        host = leaves if self._rows.rule == "pad" else None
-        return Placed(result, plan.facts(arrays, self._rows), self.made + 1, left, host)
+        host = ready if self._rows.rule == "pad" or self._pads_rows else None
+        return Placed(result, plan.facts(arrays, self._rows, short), mask=told, host=host)
 
-    def _mask(
-        self,
-        plan: _Plan,
-        arrays: list[Array | jax.Array | None],
-        short: Shape,
-        count: int | None,
-    ) -> jax.Array:
-        axis, full = self._rows.axis, self._rows.full
-        assert full is not None
-        sharding = self._mask_sharding or row_sharding(
-            plan.row_leaf_sharding(arrays), self._rows.axes - 1
-        )
-        mask = np.zeros(full, bool)
-        if count is None:
-            mask[tuple(map(slice, short))] = True
-        else:
-            mask.reshape(-1)[:count] = True
-        mask.flags.writeable = False
-        shape = layout(sharding, mask.ndim).global_shape(mask.shape, axis)
-        return _put([sharding], [mask], [shape])[0]
+    def _with_mask(self, batch: Any, told: Any, verdict: Verdict) -> Any:
+        if told is None:
+            return batch
+        assert self._plan is not None
+        sharding = self._plan.row_leaf_sharding(None)
+        return {**batch, self._rows.mask_key: self._masks.whole(verdict.masks, sharding)}
+
+    def _enlarged(self, placed: Placed, shapes: dict[str, list[int]]) -> Any:
+        """Returns the batch with rows of these shapes, zeros where they are larger."""
+        plan, host = self._plan, placed.host
+        assert plan is not None
+        assert host is not None
+        with _x64(self._x64):
+            larger = [
+                prepare(leaf, name, (*leaf.shape[: self._rows.axes], *shapes[name]), is_fresh=True)
+                if name in shapes
+                else leaf
+                for leaf, name in zip(host, plan.names, strict=True)
+            ]
+            arrays = [as_array(leaf, name) for leaf, name in zip(larger, plan.names, strict=True)]
+            batch = jax.tree_util.tree_unflatten(plan.treedef, plan.put(larger, arrays))
+        if self._rows.rule == "pad":
+            batch[self._rows.mask_key] = placed.batch[self._rows.mask_key]
+        return batch
 
 
 class _Plan:
@@ -195,16 +252,19 @@ class _Plan:
         with_paths, _ = jax.tree_util.tree_flatten_with_path(batch)
         self.names = ["batch" + jax.tree_util.keystr(path) for path, _ in with_paths]
         self._shardings = placement.broadcast(batch)
+        self._row_leaf = 0
 
     def row_leaves(self, arrays: list[Array | jax.Array | None]) -> list[tuple[str, Shape]]:
         """Name and shape of the leaves with one row for each example."""
         return [(self.names[i], arrays[i].shape) for i in self.row_indices(arrays)]  # type: ignore[union-attr]
 
-    def row_leaf_sharding(self, arrays: list[Array | jax.Array | None]) -> Sharding:
-        """The sharding of the first such leaf."""
-        return self._shardings[self.row_indices(arrays)[0]]
+    def row_leaf_sharding(self, arrays: list[Array | jax.Array | None] | None) -> Sharding:
+        """The sharding of the first such leaf; None for the arrays asks for that of the last."""
+        if arrays is not None:
+            self._row_leaf = self.row_indices(arrays)[0]
+        return self._shardings[self._row_leaf]
 
-    def put(
+    def prepared(
         self,
         leaves: list[Any],
         arrays: list[Array | jax.Array | None],
@@ -212,38 +272,45 @@ class _Plan:
         full: Shape | None,
         is_fresh: bool,
     ) -> list[Any]:
-        """The leaves, those that JAX can hold on their devices; padded to `full` if given."""
+        """The leaves as they go to devices, or stay; padded to `full` if given."""
         padded = set(self.row_indices(arrays)) if full is not None else ()
-        placed: list[Any] = []
-        where, shardings, shapes = [], [], []
+        ready: list[Any] = []
         for i, array in enumerate(arrays):
             if array is None:
                 leaf = leaves[i] if full is None else padded_host(leaves[i], short, full)
-                placed.append(detach(leaf, is_fresh=is_fresh))
+                ready.append(detach(leaf, is_fresh=is_fresh))
                 continue
             lead = full if i in padded else None
-            ready = prepare(array, self.names[i], lead, is_fresh=is_fresh)
-            sharding = self._shardings[i]
-            where.append(i)
-            shardings.append(sharding if ready.ndim else replicated(sharding))
-            shapes.append(self._global_shape(i, ready.shape))
-            placed.append(ready)
-        for i, array in zip(
-            where, _put(shardings, [placed[i] for i in where], shapes), strict=True
-        ):
+            ready.append(prepare(array, self.names[i], lead, is_fresh=is_fresh))
+        return ready
+
+    def put(self, ready: list[Any], arrays: list[Array | jax.Array | None]) -> list[Any]:
+        """The prepared leaves, those that JAX can hold on their devices."""
+        placed = list(ready)
+        where = [i for i, array in enumerate(arrays) if array is not None]
+        shardings = [
+            self._shardings[i] if ready[i].ndim else replicated(self._shardings[i]) for i in where
+        ]
+        shapes = [self._global_shape(i, ready[i].shape) for i in where]
+        for i, array in zip(where, _put(shardings, [ready[i] for i in where], shapes), strict=True):
             placed[i] = array
         return placed
 
-    def facts(self, arrays: list[Array | jax.Array | None], rows: Rows) -> Facts:
+    def facts(self, arrays: list[Array | jax.Array | None], rows: Rows, short: Shape) -> Facts:
         """What the other processes should have alike."""
-        held = [(n, a) for n, a in zip(self.names, arrays, strict=True) if a is not None]
-        return {
-            "rows": rows.full and rows.text(rows.full),
-            "leaves": {
-                n: [str(a.dtype), list(a.shape[self._axes :]) if a.ndim else None] for n, a in held
-            },
-            "scalars": {n: str(np.asarray(a)) for n, a in held if not a.ndim},
-        }
+        lead = short if rows.rule is None else rows.full
+        with_rows = set(self.row_indices(arrays))
+        leaves: dict[str, Any] = {}
+        scalars: dict[str, str] = {}
+        for i, (name, array) in enumerate(zip(self.names, arrays, strict=True)):
+            if array is None:
+                continue
+            has_rows = i in with_rows
+            shape = list(array.shape[self._axes :] if has_rows else array.shape)
+            leaves[name] = [str(array.dtype), shape if array.ndim else None, has_rows]
+            if not array.ndim:
+                scalars[name] = value_text(array)
+        return {"rows": lead and rows.text(lead), "leaves": leaves, "scalars": scalars}
 
     def row_indices(self, arrays: list[Array | jax.Array | None]) -> list[int]:
         """Which leaves have rows."""
@@ -289,6 +356,17 @@ def _put(
 ) -> list[jax.Array]:
     make: Any = jax.make_array_from_process_local_data
     if jax.process_count() > 1:
-        return [make(*leaf) for leaf in zip(shardings, arrays, shapes, strict=True)]
+        return [_put_one(*leaf) for leaf in zip(shardings, arrays, shapes, strict=True)]
     # In one call JAX groups the transfers, which it does for one process only.
     return make(shardings, arrays, shapes)  # type: ignore[no-any-return]
+
+
+def _put_one(sharding: Sharding, array: Array | jax.Array, shape: Shape) -> jax.Array:
+    make: Any = jax.make_array_from_process_local_data
+    if not is_keys(array):
+        return make(sharding, array, shape)  # type: ignore[no-any-return]
+    # JAX puts together arrays of several processes on the host, where there are no typed keys.
+    data = np.asarray(jax.random.key_data(array))
+    words = make(sharding, data, (*shape, *data.shape[array.ndim :]))
+    keys: jax.Array = jax.random.wrap_key_data(words, impl=jax.random.key_impl(array))
+    return keys

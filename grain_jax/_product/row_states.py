@@ -23,7 +23,7 @@ _ROWS = "batch_rows"
 _SIZES = "batch_sizes"
 _MOST_ROWS = 1 << 50
 # What says how states of several processes belong together is looked for on the outside.
-_MARKS = ("elastic", "joined")
+_MARKS = ("elastic", "joined", "shard", "sampler_shard")
 _STATE_KEYS = {_ROWS, _SIZES, "source", "base64", *_MARKS}
 
 

@@ -14,27 +14,38 @@ from typing import Any
 import jax
 import numpy as np
 
-from grain_jax._values.errors import InvalidValueError
+from grain_jax._product.leaves import is_keys
+from grain_jax._values.errors import InvalidTypeError, InvalidValueError
 
 __all__ = ["describe", "leaves_of", "tree_of"]
 
 _LARGEST = 1 << 20
 
 
-def describe(batch: Any, leaves: Sequence[Any], lead: Sequence[int | None]) -> dict[str, Any]:
+def describe(
+    batch: Any,
+    leaves: Sequence[Any],
+    lead: Sequence[int | None],
+    rows: Sequence[Sequence[int] | None] | None = None,
+) -> dict[str, Any]:
     """Returns a batch without its rows as a JSON value.
 
     Args:
       batch: a tree.
       leaves: its leaves, on the host or on devices.
       lead: for each leaf how many leading axes number its rows; None if it has no rows.
+      rows: for each leaf the shape of a row, where it is another than the leaf's; or None.
 
     Raises:
       InvalidValueError: for a leaf without rows that is too large to travel.
+      InvalidTypeError: for rows of typed keys.
     """
     return {
         "tree": _tree(batch, iter(range(len(leaves)))),
-        "leaves": [_leaf(leaf, axes) for leaf, axes in zip(leaves, lead, strict=True)],
+        "leaves": [
+            _leaf(leaf, axes, row)
+            for leaf, axes, row in zip(leaves, lead, rows or [None] * len(leaves), strict=True)
+        ],
     }
 
 
@@ -80,9 +91,17 @@ def _untree(tree: Any, leaves: Sequence[Any]) -> Any:
     return tuple(items) if kind == "tuple" else items
 
 
-def _leaf(leaf: Any, axes: int | None) -> Any:
+def _leaf(leaf: Any, axes: int | None, row: Sequence[int] | None) -> Any:
+    if is_keys(leaf):
+        if axes is not None:
+            raise InvalidTypeError(
+                f"a leaf has rows of {leaf.dtype}, for which there are no zeros to pad with. Use"
+                " remainder='drop', or make the keys from integers after the transfer."
+            )
+        words = np.asarray(jax.random.key_data(leaf))
+        return {"keys": str(jax.random.key_impl(leaf)), "value": _leaf(words, None, None)}
     if axes is not None:
-        return {"dtype": _name(leaf.dtype), "row": list(leaf.shape[axes:])}
+        return {"dtype": _name(leaf.dtype), "row": list(leaf.shape[axes:] if row is None else row)}
     if isinstance(leaf, (np.ndarray, np.generic, jax.Array)) and leaf.dtype.kind not in "OUS":
         array = np.asarray(leaf)
         if array.nbytes > _LARGEST:
@@ -97,6 +116,8 @@ def _leaf(leaf: Any, axes: int | None) -> Any:
 
 
 def _unleaf(leaf: Any, lead: int) -> Any:
+    if "keys" in leaf:
+        return jax.random.wrap_key_data(_unleaf(leaf["value"], lead), impl=leaf["keys"])
     if "value" in leaf:
         return leaf["value"]
     dtype = np.dtype(leaf["dtype"])

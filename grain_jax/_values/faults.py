@@ -17,6 +17,7 @@ __all__ = [
     "is_installed",
     "located",
     "mark_told",
+    "named",
     "place",
     "reraise",
     "set_attribute",
@@ -108,12 +109,21 @@ def add_note(error: BaseException, note: str) -> None:
 
 def described(error: BaseException, longest: int) -> str:
     """Returns what an exception says and its notes, in one text; so many characters of each."""
-    try:
-        text = str(error)
-    except Exception:
-        text = "(an exception whose text cannot be made)"
-    texts = [text, *map(str, getattr(error, "__notes__", ()))]
+    texts = [_text(error), *map(str, getattr(error, "__notes__", ()))]
     return "\n".join(t if len(t) <= longest else f"{t[:longest]}…" for t in texts)
+
+
+def named(error: BaseException, longest: int) -> str:
+    """Returns the type of an exception and so many characters of what it says, whatever it is."""
+    text = _text(error)
+    return f"{type(error).__name__}: {text if len(text) <= longest else f'{text[:longest]}…'}"
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except BaseException:  # a class of the user's may raise anything there
+        return "(an exception whose text cannot be made)"
 
 
 def _is_read_only(error: BaseException) -> bool:

@@ -6,7 +6,8 @@ all, and read as data only: nothing in it is executed, unpickled or used as a pa
 A state that says `"elastic": true` is the same on every process, so that any one file restores any
 number of processes; the others are checked for equality. Every other state belongs to one process
 of one count. Where it has a number in `"joined"`, those of all processes together say where any of
-another number of them goes on.
+another number of them goes on. Where every process loads everything, as on a mesh whose model axis
+spans them, their states are of one shard, and equal: any one restores, as an elastic one does.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ def read_state(directory: StatePath, index: int, count: int) -> bytes:
         )
     state = _read(directory, source)
     value = _parse(directory, source, state)
-    if _is_elastic(value):
+    if _is_elastic(value) or (source != own and _is_of_one_shard(value)):
         others = sorted(names.keys() - {source}, key=lambda name: (names[name][1], names[name][0]))
         if len(others) > _COMPARED_BY_EACH:
             others = [others[0], *others[1:][index::count]]
@@ -251,6 +252,12 @@ def _is_elastic(value: Any) -> bool:
     return isinstance(value, dict) and value.get("elastic") is True
 
 
+def _is_of_one_shard(value: Any) -> bool:
+    """Whether this process loaded everything, so that the others were to load the same."""
+    one = [0, 1]
+    return isinstance(value, dict) and value.get("shard") == value.get("sampler_shard") == one
+
+
 def _is_counted(value: Any) -> bool:
     """Whether a process of an elastic stream has met a record that is absent."""
     return isinstance(value, dict) and value.get("elastic") is False and value.get("sparse") is True
@@ -281,10 +288,14 @@ def _check_equal(
     else:
         text = "the second is no JSON object"
     raise StateError(
-        f"{name} and {other} in {os.fspath(directory)} differ ({text}), and an elastic state is the"
+        f"{name} and {other} in {os.fspath(directory)} differ ({text}), and {_kind(value)} is the"
         " same on every process: the processes were at different steps when they saved, or two"
         " saves share the directory. Restore another step of the checkpoint."
     )
+
+
+def _kind(value: Any) -> str:
+    return "an elastic state" if _is_elastic(value) else "the state of the only shard"
 
 
 def _differ(value: dict[str, Any], other: dict[str, Any], key: str) -> bool:

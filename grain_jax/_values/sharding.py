@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from grain_jax._values import notices
 from grain_jax._values.errors import InvalidTypeError, InvalidValueError
 from grain_jax._values.options import check_count
 from grain_jax._values.row_shards import Interval, row_shards
@@ -75,6 +76,7 @@ class ShardByJaxProcess(ShardOptions):
         import jax  # here, since data pipelines without it must not pay for the import
 
         super().__init__(jax.process_index(), jax.process_count(), drop_remainder)
+        notices.announce_end()
 
 
 class ShardBySharding(ShardOptions):
@@ -122,6 +124,7 @@ class ShardBySharding(ShardOptions):
                 " jax.devices()."
             )
         super().__init__(*shards[process], drop_remainder)
+        notices.announce_end()
 
 
 def _rows_of_devices(sharding: Any, axis: int) -> dict[Any, Interval]:

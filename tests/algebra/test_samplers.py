@@ -188,7 +188,12 @@ def test_survives_pickling() -> None:
         (
             {"num_records": 2, "shard_options": ShardOptions(2, 3)},
             InvalidValueError,
-            "leaves nothing of num_records=2 for this shard. Use at most 2 shards",
+            "leaves nothing of num_records=2 for some shards. Use at most 2 shards",
+        ),
+        (
+            {"num_records": 2, "shard_options": ShardOptions(0, 3)},
+            InvalidValueError,
+            "leaves nothing of num_records=2 for some shards. Use at most 2 shards",
         ),
         (
             {"num_records": 2, "shard_options": ShardOptions(0, 3, drop_remainder=True)},

@@ -18,7 +18,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from grain_jax import DataLoader, load, prefetch_to_device
-from grain_jax._product import exchange
+from grain_jax._values import notices
 from grain_jax.samplers import IndexSampler
 from grain_jax.sharding import ShardByJaxProcess
 from grain_jax.transforms import Batch, Filter, Map
@@ -197,12 +197,12 @@ def fails_later(process: int) -> Any:
 
 def through_collectives(process: int) -> Any:
     """As without the coordination service."""
-    client, exchange._client = exchange._client, lambda: None
+    client, notices.client = notices.client, lambda: None
     try:
         with prefetch_to_device(filtered([6, 16]), remainder="pad") as iterator:
             return steps(iterator)
     finally:
-        exchange._client = client
+        notices.client = client
 
 
 def specs(process: int) -> Any:

@@ -1,0 +1,162 @@
+"""Notices: why a process of a job does not come, for those who wait for it.
+
+A process that has raised an error is not where the others expect it, and may never be again. It
+puts up a notice of that, through the key-value store of the coordination service that
+`jax.distributed` starts, and takes it down when it asks for its next batch. Whoever waits in vain
+looks there. A notice changes nothing by itself: an error that is raised for it leaves all as it is.
+
+Nothing here imports JAX: without it there is no job.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import itertools
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from grain_jax._values import faults
+
+__all__ = [
+    "CLOSED",
+    "ENDED",
+    "FAILED",
+    "WAITS",
+    "announce_end",
+    "attending",
+    "client",
+    "constructing",
+    "put_up",
+    "read_all",
+    "take_down",
+]
+
+FAILED, CLOSED, WAITS, ENDED = "failed", "closed", "waits", "ended"
+
+_FOLDER = "grain_jax/notices"
+_LONGEST = 2000
+
+_numbers = itertools.count()
+_up: dict[str, Any] = {}
+_has_announced: list[bool] = []
+
+_ADVICE = (
+    "This process is one of {count} of a job. Others that wait for a batch with it raise an error"
+    " within seconds; those in a collective wait until it ends. So where nothing can be done, end"
+    " it at once: traceback.print_exc(), and os._exit(1)."
+)
+
+
+def client() -> Any:
+    """The client of the coordination service; None if this process is in no job."""
+    state = getattr(sys.modules.get("jax._src.distributed"), "global_state", None)
+    found = getattr(state, "client", None)
+    needed = ("key_value_set_bytes", "key_value_dir_get_bytes", "key_value_delete")
+    return found if all(hasattr(found, name) for name in needed) else None
+
+
+def put_up(kind: str, text: str, **more: Any) -> None:
+    """Says why this process does not come; its last notice is the one that counts.
+
+    Args:
+      kind: `FAILED` by an error, `CLOSED` the iterator, `WAITS` somewhere else, or has `ENDED`.
+      text: for people.
+      **more: JSON values, for whoever waits.
+    """
+    store = client()
+    if store is None:
+        return
+    # The number tells a notice from one that was put up again.
+    notice = {"kind": kind, "text": text[:_LONGEST], "number": next(_numbers), **more}
+    _up.update(kind=kind)
+    with contextlib.suppress(Exception):  # a service that has ended; JAX says so itself
+        store.key_value_delete(_own_key())
+        store.key_value_set_bytes(_own_key(), json.dumps(notice).encode())
+
+
+def take_down() -> None:
+    """Takes down the notice of this process, if there is one."""
+    if not _up:
+        return
+    store = client()
+    with contextlib.suppress(Exception):
+        if store is not None:
+            store.key_value_delete(_own_key())
+    _up.clear()
+
+
+def is_up(kind: str) -> bool:
+    """Whether the notice of this process is of this kind."""
+    return _up.get("kind") == kind
+
+
+def read_all() -> dict[int, dict[str, Any]]:
+    """Returns the notices of all processes, by process index."""
+    store = client()
+    listed = [] if store is None else store.key_value_dir_get_bytes(f"{_FOLDER}/")
+    return {int(key.rpartition("/")[2]): json.loads(value) for key, value in listed}
+
+
+@contextlib.contextmanager
+def attending(what: str) -> Iterator[None]:
+    """Takes the notice down while this process does what all do, and puts one up where that fails.
+
+    An interrupt is no failure: its process may go on as if nothing had been.
+
+    Args:
+      what: is done, in words: "as it asked for its next batch".
+    """
+    take_down()
+    try:
+        yield
+    except (StopIteration, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        put_up(FAILED, f"{what}: {faults.named(error, _LONGEST)}")
+        raise
+
+
+@contextlib.contextmanager
+def constructing(what: str) -> Iterator[None]:
+    """Lets the other processes know if this one cannot make what all of them make.
+
+    The error says what to do about them.
+    """
+    announce_end()
+    try:
+        yield
+    except Exception as error:
+        count = _state("num_processes")
+        if client() is not None and isinstance(count, int) and count > 1:
+            put_up(FAILED, f"as it made its {what}: {faults.named(error, _LONGEST)}")
+            advice = _ADVICE.format(count=count)
+            if advice not in getattr(error, "__notes__", ()):
+                faults.add_note(error, advice)
+        raise
+
+
+def announce_end() -> None:
+    """Sees to it that the others learn of the end of this process, if it is one of a job.
+
+    JAX waits for them at exit, and they may be waiting for a batch of this one.
+    """
+    if not _has_announced and client() is not None:
+        _has_announced.append(True)
+        # The last to register is the first to run: before JAX waits.
+        atexit.register(_end)
+
+
+def _end() -> None:
+    if not is_up(FAILED):
+        put_up(ENDED, "at the end of its program")
+
+
+def _own_key() -> str:
+    return f"{_FOLDER}/{_state('process_id')}"
+
+
+def _state(name: str) -> Any:
+    return getattr(getattr(sys.modules.get("jax._src.distributed"), "global_state", None), name)

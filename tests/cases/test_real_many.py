@@ -1,0 +1,286 @@
+"""Real processes of one job: what one of them meets alone, all of them learn of, and none waits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import grain_jax as grain
+from tests.cases import many_job
+from tests.product.jobs import job, results
+
+pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("no_process_left")]
+
+LOST = "InvalidValueError: process 1 failed at batch"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("one_shard")
+
+
+@pytest.fixture(scope="module")
+def seen(folder: Path) -> list[dict[str, Any]]:
+    """What each process saw, by scene; one job plays all of them."""
+    with job("tests.cases.many_job", 2, str(folder)) as processes:
+        return results(processes, 240)
+
+
+def x(*values: Any) -> dict[str, Any]:
+    return {"x": list(values)}
+
+
+def texts(step: Any) -> str:
+    assert list(step) == ["error"], step
+    return str(step["error"])
+
+
+def test_a_mask_with_a_sharding_of_its_own_is_about_all_rows(seen: list[Any]) -> None:
+    real = [[4, 4], [4, 4], [4, 1], [3, 0]]
+    wanted = [
+        {
+            "x": [
+                100 * k + 10 * p + row if row < counts[p] else 0 for p in (0, 1) for row in range(4)
+            ],
+            "mask": [[row < counts[p] for p in (0, 1) for row in range(4)]] * 2,
+        }
+        for k, counts in enumerate(real)
+    ]
+    assert [s["masks"] for s in seen] == [wanted] * 2
+
+
+def padded(lengths: list[int], k: int, to: int) -> list[list[int]]:
+    """Batch k of both processes, the rows of each so long, and zeros."""
+    return [
+        [10 * (4 * k + row) + p] * lengths[p] + [0] * (to - lengths[p])
+        for p in (0, 1)
+        for row in range(4)
+    ]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_rows_of_another_length_are_an_error_on_all_at_that_step(
+    seen: list[Any], workers: int
+) -> None:
+    for scene in (s[f"ragged error {workers}"] for s in seen):
+        assert scene[:2] == [{"x": padded([2, 2], 0, 2)}, {"x": padded([4, 4], 1, 4)}]
+        assert len(scene) == 4
+        for step in scene[2:]:
+            assert (
+                "batch['x'] is int32 with rows of shape (5,) on process 0 and int32 with rows of"
+                " shape (3,) on process 1" in texts(step)
+            )
+            assert texts(step).endswith("Pass ragged='pad' to have them padded to the larger one.")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_rows_of_another_length_are_padded_where_asked_for(seen: list[Any], workers: int) -> None:
+    wanted = [
+        padded([2, 2], 0, 2),
+        padded([4, 4], 1, 4),
+        padded([5, 3], 2, 5),
+        padded([3, 3], 3, 3),
+    ]
+    for scene in (s[f"ragged pad {workers}"] for s in seen):
+        assert scene == [*({"x": value} for value in wanted), "the end"]
+
+
+def test_dtypes_that_come_to_differ_are_an_error_on_all_at_that_step(seen: list[Any]) -> None:
+    for scene in (s["dtypes"] for s in seen):
+        assert scene[:2] == [x(*[0] * 8), x(*[1] * 8)]
+        assert "is int16 with rows of shape () on process 0 and int32" in texts(scene[2])
+        assert scene[3] == scene[2]
+
+
+def test_leaves_without_axes_that_come_to_differ_are_an_error_on_all(seen: list[Any]) -> None:
+    for scene in (s["scalars"] for s in seen):
+        assert scene[:2] == [{"rate": 0}, {"rate": 1}]
+        assert "batch['rate'] is 2 on process 0 and 3 on process 1" in texts(scene[2])
+
+
+def test_shapes_that_change_where_a_pipeline_only_stacks_are_an_error_there(
+    seen: list[Any],
+) -> None:
+    first, second = (s["plain"] for s in seen)
+    assert first == [[8, 3]] * 5
+    assert second[:4] == [[8, 3]] * 4
+    assert "at batch 4, batch is int32 with rows of shape (4,), and was int32" in texts(second[4])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_error_of_whatever_kind_is_one_on_all(seen: list[Any], workers: int) -> None:
+    first, second = (s[f"odd {workers}"] for s in seen)
+    assert first.keys() == second.keys() >= {"Unspeakable", "Unpicklable", "Base", "Group"}
+    for kind, ours in second.items():
+        if kind == "KeyboardInterrupt":
+            # In the trainer's own thread nobody can tell it from a Ctrl-C, which is no failure.
+            assert "error" not in str(first[kind])
+            continue
+        assert [("error" in step) for step in ours] == [("error" in step) for step in first[kind]]
+        assert "error" in str(ours)
+        for mine, others in zip(ours, first[kind], strict=True):
+            if "error" not in mine:
+                assert mine == others
+                continue
+            assert texts(others).startswith(LOST)
+            name = "BaseExceptionGroup" if kind == "Group" else kind
+            assert f": {name}: " in texts(others)
+            assert texts(mine).startswith(name)
+        batches = [step["x"] for step in ours if "error" not in step]
+        whole = [[*range(k, k + 4)] * 2 for k in (0, 4, 8)]
+        assert batches == whole[: len(batches)]
+
+
+def test_padding_that_cannot_be_made_is_an_error_on_all(seen: list[Any]) -> None:
+    for keys, named in (s["padding refused"] for s in seen):
+        for attempt in keys:
+            assert "a leaf has rows of key<fry>, for which there are no zeros" in texts(attempt)
+        for attempt in named:
+            assert "cannot make padding of the same structure" in texts(attempt)
+
+
+def bits(key: Any) -> int:
+    return int(jax.random.bits(key, dtype=np.uint16))
+
+
+def test_typed_keys(seen: list[Any]) -> None:
+    split = [key for p in (0, 1) for key in jax.random.split(jax.random.key(p), 4)]
+    for s in seen:
+        assert s["typed keys"] == {
+            "scalars": [bits(jax.random.key(k)) for k in range(3)],
+            "rows": list(map(bits, split)),
+            "shapes": [[], [8]],
+            "dtype": "key<fry>",
+        }
+        assert s["padding with keys"] == [[0] * 4 + [1] * 4, bits(jax.random.key(7))]
+        assert "batch['k'] is [0 0] on process 0 and [0 1] on process 1" in texts(s["other keys"])
+
+
+def test_an_error_at_element_spec_is_one_on_all(seen: list[Any]) -> None:
+    first, second = (s["spec"] for s in seen)
+    batches = [x(*[*range(k, k + 4)] * 2) for k in (0, 4)]
+    assert first[0] == [8]
+    assert texts(first[1]) == (
+        "InvalidValueError: process 1 failed at its first batch: OSError: the disk is gone"
+    )
+    assert texts(second[0]).startswith("OSError: the disk is gone")
+    assert (first[2:], second[1:]) == (batches, batches)
+
+
+def test_a_failure_at_a_step_that_was_certain_is_told_where_the_others_wait(
+    seen: list[Any],
+) -> None:
+    first, second = (s["middle"] for s in seen)
+    batches = [[k, k + 1] for k in range(0, 24, 4)]
+    assert first[:-1] == batches
+    assert second[:-1] == batches[:2]
+    assert texts(second[-1]).startswith("OSError: the disk is gone")
+    assert texts(first[-1]) == (
+        "InvalidValueError: process 1 failed as it was asked for its next batch: OSError: the disk"
+        " is gone. (This process keeps its own batch, and next() waits for the others again.)"
+    )
+
+
+def test_one_that_its_process_gets_over_is_none_on_the_others(seen: list[Any]) -> None:
+    first, second = (s["middle, over it"] for s in seen)
+    batches = [[k, k + 1] for k in range(0, 24, 4)]
+    assert first == [*batches, "the end"]
+    assert [step for step in second if "error" not in step] == first
+    assert len(second) == len(first) + 1
+
+
+def test_an_interrupt_reaches_a_process_that_waits_and_next_goes_on(seen: list[Any]) -> None:
+    first, second = (s["interrupted"] for s in seen)
+    batches = [[10 * k + p for p in (0, 1) for _ in range(4)] for k in range(4)]
+    assert first["seen"] == [*batches, "the end"]
+    stop = {"error": "KeyboardInterrupt: "}
+    assert second["seen"] == [*batches[:2], stop, stop, *batches[2:], stop, "the end"]
+
+
+def test_a_process_that_is_elsewhere_is_an_error_on_all(seen: list[Any]) -> None:
+    assert all("ask the iterators in the same order" in texts(s["order"]) for s in seen)
+    for s in seen:
+        assert "has set another position (set_state)" in texts(s["moved"][-1])
+    closed = seen[0]["closed"]
+    assert "process 1 will not ask for it: it closed its iterator" in texts(closed[-1])
+
+
+def test_a_position_that_one_process_refuses_is_an_error_on_all(seen: list[Any]) -> None:
+    (_, first), (second, _) = (s["restore"] for s in seen)
+    assert texts(second).startswith("StateError: this is no state")
+    assert "process 1 failed as its position was set: StateError: this is no" in texts(first)
+
+
+@pytest.mark.parametrize(
+    ("scene", "what", "text"),
+    [
+        ("construction", "prefetch_to_device", "the last batch has 2 rows in every leaf"),
+        ("loader", "loader", "num_records=9"),
+    ],
+)
+def test_what_one_process_cannot_make_is_an_error_on_all(
+    seen: list[Any], scene: str, what: str, text: str
+) -> None:
+    first, second = (s[scene] for s in seen)
+    assert text in texts(second)
+    assert "This process is one of 2 of a job." in texts(second)
+    assert "os._exit(1)" in texts(second)
+    assert f"process 1 failed as it made its {what}: InvalidValueError: " in texts(first)
+
+
+def test_a_sampler_that_has_nothing_for_one_process_is_refused_on_all(seen: list[Any]) -> None:
+    for s in seen:
+        assert "leaves nothing of num_records=1 for some shards" in texts(s["sampler"])
+
+
+def test_errors_of_one_process_are_no_hindrance_to_later_iterators(seen: list[Any]) -> None:
+    wanted = [x(*(100 * k + 10 * p + row for p in (0, 1) for row in range(4))) for k in (0, 1)]
+    assert [s["after"] for s in seen] == [[*wanted, "the end"]] * 2
+
+
+@pytest.mark.parametrize("stage", [False, True])
+def test_states_of_one_shard_restore_on_one_process(
+    seen: list[Any], folder: Path, stage: bool
+) -> None:
+    wanted = [17, 19, 21, 23]
+    assert [s["one shard"] for s in seen] == [[wanted, wanted]] * 2
+    loader = many_job.one_shard_loader()
+    iterator: Any = grain.prefetch_to_device(loader, remainder="pad") if stage else iter(loader)
+    where = folder / ("stage" if stage else "loader")
+    assert sorted(path.name for path in where.iterdir()) == [
+        "process_0-of-2.json",
+        "process_1-of-2.json",
+    ]
+    grain.checkpoint.CheckpointHandler().restore(where, iterator)
+    assert next(iterator)["x"].tolist() == wanted
+    iterator.close()
+
+
+def test_states_of_one_shard_that_differ_are_refused(seen: list[Any], folder: Path) -> None:
+    file = folder / "loader" / "process_1-of-2.json"
+    text = file.read_text()
+    state = json.loads(text)
+    try:
+        file.write_text(json.dumps({**state, "cursors": [[1, 1]]}))
+        with pytest.raises(ValueError, match=r"differ .cursors.*the only shard is the"):
+            grain.checkpoint.CheckpointHandler().restore(
+                folder / "loader", iter(many_job.one_shard_loader())
+            )
+    finally:
+        file.write_text(text)
+
+
+def test_the_end_of_one_process_is_an_error_on_those_who_wait_for_it() -> None:
+    with job("tests.cases.many_job", 2, "ends alone") as processes:
+        outputs = [process.communicate(timeout=60) for process in processes]
+    assert [process.returncode for process in processes] == [0, 1]
+    assert "LookupError: no data here" in outputs[1][1]
+    assert texts(json.loads(outputs[0][0])) == (
+        "InvalidValueError: process 1 has ended, at the end of its program. (This process keeps its"
+        " own batch, and next() waits for the others again.)"
+    )
