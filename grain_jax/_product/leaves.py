@@ -199,7 +199,8 @@ def _is_safe(array: Array, is_fresh: bool) -> bool:
         if base.flags.writeable:
             return False
         base = base.base
-    return base is None or type(base) is bytes
+    # Who owns an array may make it writable again.
+    return type(base) is bytes
 
 
 def _cast_into(out: Array, array: Array, name: str) -> None:

@@ -16,6 +16,7 @@ import grain_jax as grain
 pytestmark = pytest.mark.usefixtures("no_process_left")
 
 WORKERS = [0, 1, 2]
+WIDTH = 256  # of int32: JAX takes it as it is, without a copy
 MODES = ["fork_imported", "fork_first", "fresh"]
 
 
@@ -36,7 +37,7 @@ class Records:
         return self.length
 
     def __getitem__(self, key: int) -> dict[str, Any]:
-        return {"x": np.full(3, key)}
+        return {"x": np.full(WIDTH, key, np.int32)}
 
 
 class Even(grain.transforms.Filter):
@@ -149,7 +150,7 @@ class Buffer(grain.transforms.Map):
     """Writes each result to the same memory."""
 
     def __init__(self) -> None:
-        self.memory = np.zeros((2, 3), np.int64)
+        self.memory = np.zeros((2, WIDTH), np.int32)
 
     def map(self, element: Any) -> Any:
         self.memory[...] = element["x"]
@@ -202,7 +203,9 @@ KEEPERS = [Spoils, Buffer, SpoilsInput, SpoilsOutputs, SpoilsDrawn]
 def test_what_was_delivered_stays_though_the_step_keeps_it(
     kind: Any, workers: int, held: bool
 ) -> None:
-    source: Any = [{"x": np.full(3, key)} for key in range(40)] if held else Records(40)
+    source: Any = (
+        [{"x": np.full(WIDTH, key, np.int32)} for key in range(40)] if held else Records(40)
+    )
     sampler = grain.samplers.IndexSampler(40, num_epochs=1, seed=1)
     batches = grain.DataLoader(
         data_source=source,
@@ -234,7 +237,7 @@ def test_what_a_step_keeps_of_a_record_is_its_own(workers: int) -> None:
     if workers:
         dataset = dataset.mp_prefetch(grain.MultiprocessingOptions(num_workers=workers))
     got = [element["x"].tolist() for element in list(dataset)]
-    assert got == [[key] * 3 for key in range(40)]
+    assert got == [[key] * WIDTH for key in range(40)]
 
 
 def test_what_a_step_makes_and_does_not_keep_is_not_copied() -> None:
@@ -252,7 +255,7 @@ def test_what_a_step_makes_and_does_not_keep_is_not_copied() -> None:
     dataset = grain.MapDataset.source(Records(4)).map(todo[0]).filter(todo[1]).map(todo[2])
     stream = dataset.map(todo[3]).to_iter_dataset().flat_map(todo[4]).map(todo[5])
     got = list(stream)
-    assert [element["x"].tolist() for element in got] == [[2 * key] * 3 for key in (1, 2, 3)]
+    assert [element["x"].tolist() for element in got] == [[2 * key] * WIDTH for key in (1, 2, 3)]
     last = [element["x"].__array_interface__["data"][0] for element in got]
     for place in last:
         assert places.count(place) >= 3
@@ -266,3 +269,82 @@ def test_fresh_records_stay_writable_where_threads_read_them() -> None:
     options = grain.ReadOptions(num_threads=4, prefetch_buffer_size=16)
     dataset = grain.MapDataset.source(Records(64)).map(doubled).to_iter_dataset(options)
     assert [element["x"][0] for element in dataset] == [2 * key for key in range(64)]
+
+
+# --- what a user can still write to --------------------------------------------------------------
+
+
+def spoiling(batches: Any, wrap: Any) -> Any:
+    """Yields batches, and writes to each once the next one is asked for."""
+    last = None
+    for batch in batches:
+        if last is not None:
+            last["x"].flags.writeable = True
+            last["x"][...] = -7
+        last = batch
+        yield wrap(batch)
+
+
+def read_only(batch: Any) -> Any:
+    batch["x"].flags.writeable = False
+    return batch
+
+
+WRAPS = {
+    "itself": lambda batch: batch,
+    "the array": lambda batch: {"x": batch["x"]},
+    "a view": lambda batch: {"x": batch["x"][:, ::-1]},
+    "nested": lambda batch: {"x": batch["x"][:], "more": [batch["x"][:, 1:]]},
+    "read-only": read_only,
+    "a read-only view": lambda batch: {"x": np.broadcast_to(batch["x"], batch["x"].shape)},
+    "a view of a buffer": lambda batch: {"x": np.asarray(memoryview(batch["x"]))},
+}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("wrap", WRAPS)
+def test_batches_that_their_maker_writes_to_arrive_unchanged(workers: int, wrap: str) -> None:
+    with loader(Records(80), grain.transforms.Batch(4), workers=workers) as batches:
+        given = spoiling(batches, WRAPS[wrap])
+        with grain.prefetch_to_device(given, jax.devices()[0], buffer_size=4) as placed:
+            got = first_column(list(placed))
+    assert got == [list(range(key, key + 4)) for key in range(0, 80, 4)]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_of_the_users_own_dataset_arrive_unchanged(workers: int) -> None:
+    class Own(grain.IterDataset):
+        def __iter__(self) -> Any:
+            return spoiling(
+                loader(Records(80), grain.transforms.Batch(4), workers=workers), WRAPS["itself"]
+            )
+
+    with grain.prefetch_to_device(Own(), jax.devices()[0]) as placed:
+        assert first_column(list(placed)) == [list(range(k, k + 4)) for k in range(0, 80, 4)]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_a_user_reads_from_the_host_first_is_copied_too(workers: int) -> None:
+    batches = loader(Records(80), grain.transforms.Batch(4), workers=workers)
+    host = list(batches)
+    batches.close()
+    with grain.prefetch_to_device(host, jax.devices()[0]) as placed:
+        device = list(placed)
+    for batch in host:
+        batch["x"][...] = -7
+    assert first_column(device) == [list(range(k, k + 4)) for k in range(0, 80, 4)]
+
+
+def test_what_the_user_made_read_only_for_a_while_is_copied_too() -> None:
+    def made() -> Any:
+        last = np.zeros((4, WIDTH), np.int32)
+        for key in range(20):
+            batch = np.full((4, WIDTH), key, np.int32)
+            batch.flags.writeable = False
+            last.flags.writeable = True
+            last[...] = -7
+            last = batch
+            yield {"x": batch}
+
+    with grain.prefetch_to_device(made(), jax.devices()[0], buffer_size=4) as placed:
+        assert first_column(list(placed)) == [[key] * 4 for key in range(20)]
