@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from grain_jax._algebra.drawing import may_draw
-from grain_jax._values import randomness
+from grain_jax._values import forks, randomness
 
 __all__ = ["State", "may_draw", "preserved", "seed_for"]
 
@@ -144,6 +144,13 @@ class _Threads:
                 self._saved.restore()
                 self._saved = None
 
+    def renew(self, inside: int) -> None:
+        """Leaves for the threads that a forked child has not got; `inside` says if it is itself."""
+        self._lock = threading.Lock()
+        self._inside = 1 if self._inside else 0
+        if self._inside and not inside:
+            self.leave()
+
 
 _python: Any = random.seed.__self__  # type: ignore[attr-defined]  # the one behind its functions
 _place = _peek(_python)
@@ -156,6 +163,7 @@ class _Nesting(threading.local):
 
 _threads = _Threads()
 _nesting = _Nesting()
+forks.call_in_child(lambda: _threads.renew(int(_nesting.depth > 0)))
 
 
 class preserved:

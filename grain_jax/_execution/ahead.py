@@ -24,6 +24,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
+from grain_jax._values import forks
 from grain_jax._values.errors import ClosedError
 
 __all__ = ["RunAhead"]
@@ -94,6 +95,13 @@ class _Channel:
 
 _running: dict[threading.Thread, _Channel] = {}
 _running_lock = threading.Lock()
+
+
+@forks.call_in_child
+def _renew() -> None:
+    global _running_lock
+    _running_lock = threading.Lock()
+    _running.clear()  # no thread came along
 
 
 class RunAhead(Generic[T]):

@@ -15,6 +15,7 @@ from grain_jax._execution.ahead import RunAhead, refuse_in_fork
 from grain_jax._execution.farewell import Once, call_within
 from grain_jax._execution.here import RunHere
 from grain_jax._execution.lending import Lent, Owner, borrow, refuse_lent, require_state
+from grain_jax._values import forks
 from grain_jax._values.checkpointable import StatefulCheckpointable
 from grain_jax._values.closing import Closing
 from grain_jax._values.errors import ClosedError, InvalidTypeError
@@ -76,10 +77,14 @@ class AheadIterator(Closing, StatefulCheckpointable, Generic[T]):
         self._pending: tuple[T, Any, int] | None = None
         self._rewind = self._exhausted = self._closed = False
         self._owner: Owner | None = None
+        self._pid = os.getpid()
+        self._renew()
+        forks.renew(self)
+
+    def _renew(self) -> None:
         self._lock = threading.Lock()  # of those who take elements, or move
         # For moments: what runs, and whether anything may. A signal handler may close in one.
         self._gate = threading.RLock()
-        self._pid = os.getpid()
 
     def __iter__(self) -> Self:
         return self

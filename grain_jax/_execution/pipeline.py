@@ -16,7 +16,7 @@ from grain_jax._execution.feeds import Groups, Head
 from grain_jax._execution.items import END, Cursor, Feed, Item, Pull
 from grain_jax._execution.layout import Layout, Position
 from grain_jax._execution.streams import Merged, SegmentStream, Upstreamed
-from grain_jax._values import errors, faults, options
+from grain_jax._values import errors, faults, forks, options
 
 __all__ = ["Pipeline"]
 
@@ -44,10 +44,14 @@ class Pipeline:
         self._program = Program(frozen, [*self._dense, *self._loose])
         self._executors: tuple[inline.Executor, inline.Executor] | None = None
         self._stream: Pull | None = None
-        self._lock = threading.Lock()
+        self._renew()
+        forks.renew(self)
         self._closed = self._ended = False
         self._left_over = 0
         self.position = layout.first()
+
+    def _renew(self) -> None:
+        self._lock = threading.Lock()
 
     def cursor_size(self, position: Position) -> int:
         """Returns how many entries the cursor of a lane has there."""

@@ -9,7 +9,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from grain_jax._execution import lending
 from grain_jax._execution.pipeline import Pipeline
-from grain_jax._values import checkpointable, closing, faults
+from grain_jax._values import checkpointable, closing, faults, forks
 
 __all__ = ["Positioned"]
 
@@ -31,6 +31,8 @@ class Positioned(
         self._owner: lending.Owner | None = None
         # Several threads may take elements; each element goes to one of them.
         self._lock = threading.RLock()
+        self._torn = False
+        forks.renew(self)
         weakref.finalize(self, pipeline.close)
 
     def __iter__(self) -> Self:
@@ -40,10 +42,20 @@ class Positioned(
         lending.refuse_lent(self, self._owner)
         try:
             with self._lock:
+                if self._torn:
+                    self._torn = False
+                    self._go_to(self._state())
                 return self._next()
         except BaseException as error:
             faults.strip(error)
             raise
+
+    def _renew(self) -> None:
+        # In a child: another thread of the parent may have been inside `next`, half way.
+        if self._lock.acquire(blocking=False):
+            self._lock.release()
+        else:
+            self._lock, self._torn = threading.RLock(), True
 
     def get_state(self) -> State:
         """Returns the position after the last element you received: JSON, of constant size."""

@@ -8,6 +8,7 @@ import threading
 from typing import Any
 
 from grain_jax._datasets.program import Program, Read, SparseError
+from grain_jax._values import forks
 
 __all__ = ["Reads"]
 
@@ -35,6 +36,11 @@ class Reads:
 
     def __init__(self, program: Program) -> None:
         self._program = program
+        self._renew()
+        forks.renew(self)
+
+    def _renew(self) -> None:
+        # A forked child has no such thread; what it was to read is read when it is asked for.
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._open: dict[int, _Job] = {}
         self._thread: threading.Thread | None = None

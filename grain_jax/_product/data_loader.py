@@ -16,7 +16,7 @@ from grain_jax._execution.layout import Layout
 from grain_jax._execution.serial import Own
 from grain_jax._product import sampling
 from grain_jax._product.loader_iterator import DataLoaderIterator, Description
-from grain_jax._values import closing, errors, notices, options, sharding
+from grain_jax._values import closing, errors, forks, notices, options, sharding
 
 __all__ = ["DataLoader", "DataLoaderIterator", "load"]
 
@@ -116,10 +116,14 @@ class DataLoader(closing.Closing):
             )
         self._stages = stages
         self._iterators: weakref.WeakSet[DataLoaderIterator] = weakref.WeakSet()
-        self._lock = threading.RLock()  # of these, and of whether there may be more
+        self._renew()
+        forks.renew(self)
         self._keeper = workers.Keeper()
         weakref.finalize(self, self._keeper.close)
         self._closed = False
+
+    def _renew(self) -> None:
+        self._lock = threading.RLock()  # of the iterators, and of whether there may be more
 
     @property
     def multiprocessing_options(self) -> options.MultiprocessingOptions:

@@ -16,6 +16,8 @@ from typing import Any, cast
 
 import numpy as np
 
+from grain_jax._values import forks
+
 __all__ = ["adopt", "is_owned", "owned_empty"]
 
 # XLA on CPU takes a buffer without a copy from this alignment on.
@@ -36,6 +38,12 @@ _Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 _kept: collections.deque[_Bytes] = collections.deque(maxlen=_KEPT_PIECES)
 _in_use: dict[int, tuple[weakref.ref[Any], _Bytes]] = {}
 _kept_lock = threading.Lock()
+
+
+@forks.call_in_child
+def _renew() -> None:
+    global _kept_lock
+    _kept_lock = threading.Lock()
 
 
 class _Owned(np.ndarray[Any, Any]):

@@ -206,3 +206,167 @@ def test_a_child_that_a_step_forks_keeps_and_changes_its_own(
     print("right")
     """
     assert scripts.output(tmp_path, HEAD + textwrap.dedent(text), **engine) == ["right"]
+
+
+# --- locks ---------------------------------------------------------------------------------------
+
+READING = """
+import faulthandler, signal, threading, time, warnings
+warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads
+
+def big(element):
+    return {"x": np.full(70_000, element, np.float32)}  # four are more than 1 MB
+
+def reading(**options):
+    source = grain.MapDataset.range(1_000_000).map(big).batch(4)
+    return source.to_iter_dataset(grain.ReadOptions(**options))
+
+def forks(count, act):
+    \"\"\"Forks so often; each child ends by itself within 30 s, or is killed by its alarm.\"\"\"
+    for number in range(count):
+        pid = os.fork()
+        if not pid:
+            try:
+                signal.alarm(30)
+                faulthandler.dump_traceback_later(25)
+                act()
+                os._exit(0)
+            except BaseException:
+                import traceback
+                traceback.print_exc()
+            finally:
+                os._exit(1)
+        status = os.waitpid(pid, 0)[1]
+        assert status == 0, (number, status)
+"""
+
+
+def test_children_go_on_with_what_a_thread_was_reading(tmp_path: Path) -> None:
+    text = """
+    dataset = reading(num_threads=0)
+    iterator = iter(dataset)
+    over = threading.Event()
+
+    def read():
+        np.random.seed(7)
+        for number, batch in enumerate(iterator):
+            assert batch["x"][:, -1].tolist() == list(range(4 * number, 4 * number + 4))
+            if over.is_set():
+                return
+
+    thread = threading.Thread(target=read)
+    thread.start()
+
+    def act():
+        state = iterator.get_state()
+        expected = iter(dataset)
+        expected.set_state(state)
+        for _ in range(2):
+            assert (next(iterator)["x"] == next(expected)["x"]).all()
+        assert iterator.get_state() == expected.get_state()
+
+    forks(100, act)
+    over.set()
+    thread.join()
+    print("right")
+    """
+    assert scripts.output(tmp_path, HEAD + READING + textwrap.dedent(text)) == ["right"]
+
+
+def test_children_read_though_threads_of_the_parent_read_ahead(tmp_path: Path) -> None:
+    text = """
+    dataset = reading(num_threads=2, prefetch_buffer_size=64)
+    iterator = iter(dataset)
+    taken = 0
+
+    def act():
+        for number in range(taken, taken + 3):
+            assert next(iterator)["x"][:, 0].tolist() == list(range(4 * number, 4 * number + 4))
+
+    for _ in range(30):
+        next(iterator)
+        taken += 1
+        forks(1, act)
+    print("right")
+    """
+    assert scripts.output(tmp_path, HEAD + READING + textwrap.dedent(text)) == ["right"]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_stage_that_a_thread_waits_in_is_refused_in_a_child(tmp_path: Path, workers: int) -> None:
+    text = f"""
+    import time
+    from grain_jax._execution.ahead_iterator import AheadIterator
+    from grain_jax.errors import ClosedError
+
+    class Slow(grain.transforms.Map):
+        def map(self, element):
+            time.sleep(0.02)
+            return element
+
+    batches = loader({workers}, Slow())
+    iterator = iter(batches)
+    stage = AheadIterator(iterator, lambda batch: batch, 1)
+    over = threading.Event()
+
+    def read():
+        for batch in stage:
+            if over.is_set():
+                return
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    time.sleep(0.5)
+
+    def act():
+        for call in (lambda: next(stage), stage.get_state, lambda: stage.set_state({{}})):
+            try:
+                call()
+            except ClosedError:
+                continue
+            raise AssertionError
+        stage.close()
+        batches.close()
+        assert rows(next(iter(loader(0)))) == [0, 1, 2, 3]
+
+    forks(20, act)
+    over.set()
+    thread.join()
+    stage.close()
+    batches.close()
+    print("right")
+    """
+    assert scripts.output(tmp_path, HEAD + READING + textwrap.dedent(text)) == ["right"]
+
+
+def test_a_child_has_the_generators_of_the_user(tmp_path: Path) -> None:
+    """Another thread was at a record, for which the generators are seeded."""
+    text = """
+    inside, over = threading.Event(), threading.Event()
+
+    def draws(element):
+        inside.set()
+        over.wait()
+        return {"x": np.full(4, np.random.rand())}
+
+    iterator = iter(grain.MapDataset.range(8).seed(1).map(draws).batch(2).to_iter_dataset())
+    np.random.seed(5)
+    expected = np.random.rand(3).tolist()
+    np.random.seed(5)
+    thread = threading.Thread(target=next, args=(iterator,))
+    thread.start()
+    inside.wait()
+
+    def act():
+        assert np.random.rand(3).tolist() == expected
+        over.set()
+        next(iterator)
+        assert np.random.rand() not in expected
+
+    forks(3, act)
+    over.set()
+    thread.join()
+    assert np.random.rand(3).tolist() == expected
+    print("right")
+    """
+    assert scripts.output(tmp_path, HEAD + READING + textwrap.dedent(text)) == ["right"]

@@ -18,6 +18,8 @@ from typing import Any
 
 import cloudpickle
 
+from grain_jax._values import forks
+
 __all__ = ["by_value", "find", "install"]
 
 # The file and, for a package, where its modules lie.
@@ -27,6 +29,12 @@ _MAIN = ("__main__", "__mp_main__")
 _lock = threading.RLock()
 _checked: dict[str, int] = {}  # modules that are found by their names, in this search path:
 _checked_for: tuple[str, ...] = ()
+
+
+@forks.call_in_child
+def _renew() -> None:
+    global _lock
+    _lock = threading.RLock()
 
 
 def find() -> dict[str, Location]:
