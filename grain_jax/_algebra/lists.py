@@ -62,7 +62,9 @@ def _packed(records: Sequence[Any]) -> Column:
         elif kind is str or kind is bytes:
             return Texts.of(records, kind)
         elif kind is np.ndarray and _are_alike(records):
-            return ArrayColumn(np.stack(records))
+            first = records[0]
+            rows = np.empty((len(records), *first.shape), first.dtype)
+            return ArrayColumn(np.stack(records, out=rows))  # by itself it makes native bytes
     if _are_entangled(records):
         return _Whole(list(records))
     if len(set(map(id, records))) == len(records):
@@ -81,13 +83,19 @@ def _are_alike(records: Sequence[Array]) -> bool:
         and not first.dtype.hasobject
         and all(
             record.shape == first.shape
-            and record.dtype == first.dtype
+            and (record.dtype is first.dtype or _are_one_type(record.dtype, first.dtype))
             and record.flags.c_contiguous
             for record in records
         )
         and first.ndim > 0
         and len(set(map(id, records))) == len(records)
     )
+
+
+def _are_one_type(one: np.dtype[Any], other: np.dtype[Any]) -> bool:
+    """Whether types are the same in all that they say; `==` leaves metadata and padding out."""
+    is_plain = one.fields is None and one.metadata is None and other.metadata is None
+    return is_plain and one == other
 
 
 def _are_entangled(records: Sequence[Any]) -> bool:

@@ -8,7 +8,14 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["is_key", "reduce_text", "reduce_view", "stack_keys", "what_is_lost"]
+__all__ = [
+    "is_key",
+    "reduce_swapped",
+    "reduce_text",
+    "reduce_view",
+    "stack_keys",
+    "what_is_lost",
+]
 
 
 def what_is_lost(array: np.ndarray[Any, Any]) -> str | None:
@@ -63,6 +70,21 @@ def _view(data: Any, form: Any, shape: Any) -> memoryview:
     # `cast` knows no shape without elements.
     given: Any = np.ndarray(shape, form) if 0 in shape else data
     return memoryview(given) if 0 in shape else memoryview(given).cast(form, shape)
+
+
+def reduce_swapped(array: np.ndarray[Any, Any]) -> tuple[Any, ...] | None:
+    """How arrays in the byte order of another machine are pickled; None for all others.
+
+    NumPy would pickle times, and what does not lie in one piece, in native byte order.
+    """
+    dtype = array.dtype
+    if dtype.isnative or dtype.fields is not None or not dtype.itemsize:
+        return None
+    return _viewed, (array.view(f"V{dtype.itemsize}"), dtype)
+
+
+def _viewed(array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    return array.view(dtype)
 
 
 def is_key(value: Any) -> bool:

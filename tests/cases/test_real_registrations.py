@@ -162,6 +162,48 @@ def test_the_ways_to_leaves_are_named_alike(kind: str, tmp_path: Path) -> None:
     assert scripts.output(tmp_path, text) == [".a .b"] * 2
 
 
+@pytest.mark.parametrize("mode", ["", *MODES])
+def test_subclasses_of_named_tuples_are_nodes_by_themselves(mode: str, tmp_path: Path) -> None:
+    body = """
+    import collections, typing
+    Plain = collections.namedtuple("Plain", "a b")
+    class Point(collections.namedtuple("Point", "a b")):
+        __slots__ = ()
+        def total(self):
+            return self.a + self.b
+    class Typed(typing.NamedTuple):
+        a: int
+        b: int
+        def total(self):
+            return self.a + self.b
+    class Derived(Typed):
+        def total(self):
+            return 10 * super().total()
+    # One that has another form as a node is registered anew.
+    class Other(collections.namedtuple("Other", "a b")):
+        pass
+    jax.tree_util.register_pytree_node(
+        Other, lambda one: ((one.a,), one.b), lambda b, children: Other(*children, b))
+    class Make(grain.transforms.Map):
+        def map(self, i):
+            return {"plain": Plain(i, 2 * i), "point": Point(i, 2 * i), "typed": Typed(i, 2 * i),
+                    "derived": Derived(i, 2 * i), "other": Other(i, "b")}
+    def show(batch):
+        assert type(batch["plain"]) is Plain
+        totals = [(type(batch[key]).__name__, batch[key].total().tolist())
+                  for key in ("point", "typed", "derived")]
+        return totals, batch["other"].a.tolist(), batch["other"].b
+    for workers in (0, 2):
+        with grain.load(range(4), num_epochs=1, transformations=[Make()], batch_size=4,
+                        worker_count=workers) as loader:
+            print(*map(show, loader))
+    """
+    totals = [("Point", [0, 3, 6, 9]), ("Typed", [0, 3, 6, 9]), ("Derived", [0, 30, 60, 90])]
+    more = {"GRAIN_JAX_ENGINE_MODE": mode} if mode else {}
+    lines = scripts.output(tmp_path, HEAD + textwrap.dedent(body), **more)
+    assert lines == [str((totals, [0, 1, 2, 3], "b"))] * 2
+
+
 def test_a_class_without_leaves(tmp_path: Path) -> None:
     body = """
     @jax.tree_util.register_static

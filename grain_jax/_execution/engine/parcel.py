@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import cloudpickle
+import numpy as np
 
 from grain_jax._algebra import handles
 from grain_jax._execution.engine import (
@@ -25,7 +26,7 @@ from grain_jax._execution.engine import (
     registrations,
     wire,
 )
-from grain_jax._values import faults
+from grain_jax._values import arrays, faults
 from grain_jax._values.errors import InvalidTypeError
 
 __all__ = ["Parcel", "pack"]
@@ -49,6 +50,9 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc, unused-ignore]
         opened = handles.reduce(obj)
         if opened is not None:
             return opened
+        if type(obj) is np.ndarray:
+            swapped = arrays.reduce_swapped(obj)
+            return NotImplemented if swapped is None else swapped
         if isinstance(obj, types.CodeType):
             # cloudpickle leaves out the file name, and an error shall say where the user's code is.
             make, args, *rest = cloudpickle.Pickler.dispatch_table[types.CodeType](obj)

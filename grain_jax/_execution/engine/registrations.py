@@ -47,14 +47,22 @@ def read(by_value: Iterable[Any], named: Iterable[Any]) -> list[Registration]:
     if tree_util is None:
         return []
     is_node = _is_node(tree_util)
-    found = [_of(kind) for kind in by_value if isinstance(kind, type) and is_node(kind)]
+    found = [_of(kind) for kind in by_value if _is_registered(kind, is_node)]
     for kind in named:
-        if isinstance(kind, type) and is_node(kind) and not _is_installed(kind):
+        if _is_registered(kind, is_node) and not _is_installed(kind):
             # Its own module may register it; then nothing of this is needed.
             with contextlib.suppress(InvalidTypeError):
                 one = _of(kind)
                 found += [one] if culprit.pickles(one) else []
     return found
+
+
+def _is_registered(kind: Any, is_node: Any) -> bool:
+    """Whether it is a class that somebody has registered: every named tuple is a node by itself."""
+    if not isinstance(kind, type) or not is_node(kind):
+        return False
+    is_named_tuple = issubclass(kind, tuple) and hasattr(kind, "_fields")
+    return kind in _entries() or not is_named_tuple
 
 
 def _is_installed(kind: type) -> bool:
@@ -115,5 +123,5 @@ def apply(registrations: Iterable[Registration]) -> None:
 
     is_node = _is_node(jax.tree_util)
     for one in todo:
-        if not is_node(one.kind):
+        if not _is_registered(one.kind, is_node):
             getattr(jax.tree_util, one.function)(one.kind, *one.arguments)

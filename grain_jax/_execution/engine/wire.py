@@ -129,7 +129,8 @@ def _inline(array: npt.NDArray[Any]) -> Any:
 
 def _code(dtype: np.dtype[Any]) -> Any:
     # The short text of a plain type is five times cheaper than the type; that of bfloat16 is `<V2`.
-    if dtype.metadata is not None:
+    # Types with fields that compare equal may differ in padding, and in what their fields say.
+    if dtype.metadata is not None or dtype.fields is not None:
         return dtype
     code = _codes.get(dtype)
     if code is None:
