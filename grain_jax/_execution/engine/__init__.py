@@ -11,12 +11,13 @@ starts the next: trainer, zygote (one per trainer), helper (one per pool), worke
     launch.py    start and share the zygote, the environment of workers, `keep_alive`, `supported`
     helper.py    the zygote and the helper: start workers, report deaths, end with the trainer
     imports.py   which modules a pipeline names, whether a fork after their import is safe
-    locations.py  modules that a worker would not find by their names
+    locations.py  modules that a worker would not find by their names, and code of no module
     registrations.py  classes that are nodes of trees for JAX, in workers too
     worker.py    one worker: take a task, run it, answer
     observer.py  what the trainer's code reads from modules
     describer.py, likeness.py, changes.py  values and code as what is compared
     drift.py     compares it in a worker
+    signals.py   which signals are left to the trainer, and what steps start has
     orphans.py   workers whose helper is gone, until they are gone, too
     surroundings.py  what a worker takes over: directory, environment, and a list of settings
     log.py       log records of workers, for the trainer's handlers

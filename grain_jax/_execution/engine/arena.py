@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from grain_jax._values.errors import WorkerError
+
 __all__ = [
     "ALIGNMENT",
     "MAX_SLOTS",
@@ -287,7 +289,7 @@ class Arena:
 class Slot:
     """The slot of the task at hand, in a worker: memory for arrays, handed out from the front."""
 
-    __slots__ = ("_addresses", "_arena", "_memories", "end", "index")
+    __slots__ = ("_addresses", "_arena", "_memories", "_shut", "end", "index")
 
     def __init__(self, arena: Arena, index: int, start: int) -> None:
         self._arena = arena
@@ -295,6 +297,7 @@ class Slot:
         self.end = start
         self._memories: list[Memory] = []
         self._addresses: list[int] = []
+        self._shut = False
 
     def allocate(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         """Returns an uninitialised array, 64-byte aligned, in the slot."""
@@ -309,6 +312,11 @@ class Slot:
 
     def take(self, size: int) -> int:
         """Sets `size` bytes aside and returns where they begin."""
+        if self._shut:
+            raise WorkerError(
+                "a fork of a worker process went on with the worker's task. End what os.fork() "
+                "makes with os._exit(0), or use multiprocessing."
+            )
         start = -(-self.end // ALIGNMENT) * ALIGNMENT
         end = start + size
         if not self._memories or end > self._memories[-1].size:
@@ -335,6 +343,10 @@ class Slot:
             if memory is base:
                 return int(array.__array_interface__["data"][0]) - address
         return None
+
+    def shut(self) -> None:
+        """Gives no memory any more."""
+        self._shut = True
 
     def release(self) -> list[Memory]:
         """Forgets the memory; what is returned lets the caller see whether somebody kept some."""

@@ -28,13 +28,22 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from grain_jax._execution.engine import channel, imports, locations, log, surroundings, title
+from grain_jax._execution.engine import (
+    channel,
+    imports,
+    locations,
+    log,
+    signals,
+    surroundings,
+    title,
+)
 
 __all__ = ["PARCEL_HEAD", "command", "main", "read_settings"]
 
 _FAREWELL = 1.0  # seconds that workers have to close what they have opened
+_LAST = 0.5  # seconds that what workers have started has to end after them
 _LOOK = 0.5  # seconds between two looks at the parent
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 # What every worker needs, numpy and cloudpickle with it, ready in the zygote for each fork.
 _PRELOADED = ("grain_jax._execution.engine.worker", "grain_jax._datasets.program")
 _held: list[Any] = []  # sockets that stay open until `os._exit`, and do not warn before it
@@ -59,21 +68,19 @@ def _die_with_parent(parent: int) -> None:
 
     Only where the parent has one thread: the signal comes when the *thread* ends that forked.
     """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    _at_parents_death(signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(0)
 
 
-def _ignore_signals() -> None:
-    # Ctrl-C and preemption reach the whole process group; the trainer decides what they mean.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
+def _at_parents_death(number: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
 
 
 def main(role: str, parent: str, arguments: str) -> None:
     """Is a process of the engine: a zygote, a helper of its own, or a fresh worker."""
-    _ignore_signals()
+    signals.catch()
     numbers = [int(text) for text in arguments.split(",")]
     if role != "worker":  # it knows its own
         title.write(f"grain_jax {role}")
@@ -107,7 +114,7 @@ def _zygote(parent: int, control: socket.socket) -> None:
         if not message or message == b"stop":
             return
         mode, first_row = pickle.loads(message)
-        pid = os.fork()
+        pid = signals.fork()
         if pid == 0:
             control.close()
             _run_forked(functools.partial(_forked_helper, me, mode, first_row, descriptors))
@@ -161,6 +168,8 @@ class _Helper:
         self.results = channel.adopt(results)
         self.settings = read_settings(self.parcel)
         self.workers: dict[int, int] = {}  # process id -> number
+        # Process groups of workers that are gone, and how long what they have started may go on.
+        self.ending: dict[int, float] = {}
 
     def say(self, *message: Any) -> None:
         """Sends one message to the trainer."""
@@ -173,13 +182,18 @@ class _Helper:
             self.say("hello", os.getpid())
         surroundings.apply(self.settings["surroundings"])
         locations.install(self.settings["locations"])
+        signals.lead_group()
         if self.mode == "fork_imported" and not self._import():
+            os.killpg(0, signal.SIGTERM)  # what imports have started; another helper takes over
             return
+        _adopt_orphans()
         wake, woken = self.wakes = socket.socketpair()
         for end in (wake, woken):
             end.setblocking(False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(woken.fileno(), warn_on_full_buffer=False)
+        # From here on no code of the user's runs here, and there are processes to be ended.
+        _at_parents_death(signal.SIGCHLD)
         try:
             for number in range(self.settings["workers"]):
                 self.start(number)
@@ -211,6 +225,7 @@ class _Helper:
             if wake.fileno() in ready:
                 channel.receive(wake)
             self._reap()
+            self._end_groups()
             if self.control.fileno() in ready:
                 message = channel.receive(self.control)
                 if not message or message == b"stop":
@@ -224,7 +239,7 @@ class _Helper:
             pid = self._execute(number, row)
         else:
             me = os.getpid()
-            pid = os.fork()
+            pid = signals.fork()
             if pid == 0:
                 _run_forked(lambda: self._forked_worker(me, number, row))
         self.workers[pid] = number
@@ -253,7 +268,8 @@ class _Helper:
         descriptors = [*ends, self.arena, self.parcel, self.log]
         path = self.settings["surroundings"]["search path"]
         line = command("worker", os.getpid(), [number, row, *descriptors], path)
-        process = subprocess.Popen(line, stdin=subprocess.DEVNULL, pass_fds=descriptors)
+        with signals.held_back():
+            process = subprocess.Popen(line, stdin=subprocess.DEVNULL, pass_fds=descriptors)
         process.returncode = 0  # `_reap` waits for it
         return process.pid
 
@@ -268,6 +284,19 @@ class _Helper:
             number = self.workers.pop(pid, None)
             if number is not None:
                 self.say("died", number, pid, os.waitstatus_to_exitcode(status))
+                self._end_group(pid)
+
+    def _end_group(self, leader: int) -> None:
+        if signals.send(leader, signal.SIGTERM):
+            self.ending[leader] = time.monotonic() + _LAST
+
+    def _end_groups(self) -> None:
+        for group, last in list(self.ending.items()):
+            if not signals.send(group, 0):
+                del self.ending[group]
+            elif time.monotonic() > last:
+                signals.send(group, signal.SIGKILL)
+                del self.ending[group]
 
     def _end_workers(self) -> None:
         if self.settings["closes"]:
@@ -276,6 +305,14 @@ class _Helper:
             os.kill(pid, signal.SIGKILL)
         for pid in self.workers:
             os.waitpid(pid, 0)
+            self._end_group(pid)
+        while True:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(-1, os.WNOHANG)  # an orphan
+            self._end_groups()
+            if not self.ending:
+                return
+            time.sleep(0.002)
 
     def _let_close(self) -> None:
         for pid in self.workers:
@@ -285,6 +322,14 @@ class _Helper:
             pid, _ = os.waitpid(-1, os.WNOHANG)
             if self.workers.pop(pid, None) is None:
                 time.sleep(0.002)
+            else:
+                self._end_group(pid)
+
+
+def _adopt_orphans() -> None:
+    # Of a step's processes whose worker is gone, this one then hears when they have ended.
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def _fresh_worker(helper: int, number: int, row: int, *descriptors: int) -> None:

@@ -357,6 +357,7 @@ class Ledger:
         # Nobody writes to their slots and rows any more.
         if not orphans.gone():
             return False
+        orphans.end_groups()
         for row in orphans.rows:
             self._table.clear(row)
         while orphans.slots:

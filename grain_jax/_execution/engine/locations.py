@@ -1,7 +1,8 @@
-"""Modules that a worker would not find by their names: loaded from a file by hand, or never in one.
+"""Modules that a worker would not find by their names: loaded from a file by hand, or no modules.
 
-A worker loads the first kind from the file that the trainer has loaded them from. What the second
-kind defines travels by value, as what the script defines does.
+A worker loads the first kind from the file that the trainer has loaded them from. The second kind
+was never in a file, or is a script under another name, as `runpy` and `multiprocessing` run it, and
+would do its work in a worker again. What it defines travels by value.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import sys
 import threading
 import types
+import zipimport
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -25,7 +27,6 @@ __all__ = ["by_value", "find", "install"]
 # The file and, for a package, where its modules lie.
 Location = tuple[str, list[str] | None]
 
-_MAIN = ("__main__", "__mp_main__")
 _lock = threading.RLock()
 _checked: dict[str, int] = {}  # modules that are found by their names, in this search path:
 _checked_for: tuple[str, ...] = ()
@@ -41,17 +42,20 @@ def find() -> dict[str, Location]:
     """Returns the files of the modules that the search path does not lead to."""
     with _lock:
         _forget_other_path()
-        found = {}
-        listings: dict[str, frozenset[str]] = {}
-        for name, module in list(sys.modules.items()):
-            if _checked.get(name) == id(module):
-                continue
-            location = _location(name, module)
-            if location is None or _leads_to(name, location[0], listings):
-                _checked[name] = id(module)
-            elif os.path.isfile(location[0]):
-                found[name] = location
-        return found
+        return {name: way for name, way in _ways() if isinstance(way, tuple)}
+
+
+def _ways() -> Iterator[tuple[str, Location | None]]:
+    """Yields the modules that workers do not find by name: a file, or None where none will do."""
+    _forget_other_path()
+    listings: dict[str, frozenset[str]] = {}
+    for name, module in list(sys.modules.items()):
+        if _checked.get(name) == id(module):
+            continue
+        if _is_found(name, module, listings):
+            _checked[name] = id(module)
+        else:
+            yield name, _location(name, module.__spec__)
 
 
 def _forget_other_path() -> None:
@@ -62,11 +66,29 @@ def _forget_other_path() -> None:
         _checked_for = entries
 
 
-def _location(name: str, module: Any) -> Location | None:
-    if type(module) is not types.ModuleType or module.__name__ != name or name in _MAIN:
+def _is_found(name: str, module: Any, listings: dict[str, frozenset[str]]) -> bool:
+    """Whether a worker finds a module by its name, or need not."""
+    if type(module) is not types.ModuleType or module.__name__ != name or name == "__main__":
+        return True  # it is there by another name, or is no module
+    spec, file = module.__spec__, getattr(module, "__file__", None)
+    if spec is None and file is None:
+        # What lies inside a package, made by an extension module say, comes with that.
+        top = sys.modules.get(name.partition(".")[0], module)
+        return top is not module and _is_found(top.__name__, top, listings)
+    if spec is None or spec.name != name:
+        return isinstance(file, str) and _leads_to(name, os.path.abspath(file), listings)
+    if not spec.has_location or not isinstance(spec.origin, str):
+        return spec.loader is not None or spec.submodule_search_locations is not None
+    if _leads_to(name, os.path.abspath(spec.origin), listings):
+        return True
+    return isinstance(spec.loader, zipimport.zipimporter)
+
+
+def _location(name: str, spec: importlib.machinery.ModuleSpec | None) -> Location | None:
+    """Returns the file that a module was loaded from, if it is one to load modules from."""
+    if spec is None or spec.name != name or not isinstance(spec.origin, str):
         return None
-    spec = module.__spec__
-    if spec is None or not spec.has_location or not isinstance(spec.origin, str):
+    if not spec.has_location or not os.path.isfile(spec.origin):
         return None
     places = spec.submodule_search_locations
     return os.path.abspath(spec.origin), None if places is None else list(places)
@@ -139,29 +161,20 @@ def install(locations: dict[str, Location]) -> None:
 
 @contextlib.contextmanager
 def by_value() -> Iterator[None]:
-    """Lets cloudpickle write what modules without a file define by value, within the block."""
+    """Lets cloudpickle write by value, within the block, what no import in a worker would give."""
     with _lock:
-        made = [module for module in list(sys.modules.values()) if _is_made(module)]
+        made = [name for name, way in _ways() if way is None and _defines(sys.modules[name])]
         with contextlib.ExitStack() as undo:
-            for module in made:
-                if module.__name__ not in cloudpickle.list_registry_pickle_by_value():
+            for name in made:
+                if name not in cloudpickle.list_registry_pickle_by_value():
+                    module = sys.modules[name]
                     cloudpickle.register_pickle_by_value(module)
                     undo.callback(cloudpickle.unregister_pickle_by_value, module)
             yield
 
 
-def _is_made(module: Any) -> bool:
-    if type(module) is not types.ModuleType or sys.modules.get(module.__name__) is not module:
-        return False
-    name = module.__name__
-    if name in _MAIN:
-        return name == "__mp_main__"
-    # What lies inside a package with a file, made by an extension module say, comes with that.
-    top = sys.modules.get(name.partition(".")[0])
-    for one in (module, top):
-        if one is None or one.__spec__ is not None or getattr(one, "__file__", None):
-            return False
+def _defines(module: types.ModuleType) -> bool:
     return any(
-        isinstance(value, types.FunctionType | type) and value.__module__ == name
+        isinstance(value, types.FunctionType | type) and value.__module__ == module.__name__
         for value in list(vars(module).values())
     )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
 
+from grain_jax._execution.engine import signals
 from grain_jax._execution.engine.task import Task
 
 __all__ = ["Orphans"]
@@ -42,6 +44,12 @@ class Orphans:
         if not all(pids) and time.monotonic() - self._since < _UNNAMED_SECONDS:
             return False
         return not any(pid and _runs(pid) for pid in pids)
+
+    def end_groups(self) -> None:
+        """Ends what they have started, which else is the task of their helper."""
+        for row in self.rows:
+            if pid := self._pid(row):
+                signals.send(pid, signal.SIGKILL)
 
     def wait(self, seconds: float) -> bool:
         """Waits for all of them to end; whether they have."""

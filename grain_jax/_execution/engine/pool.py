@@ -22,6 +22,7 @@ from grain_jax._execution.engine import (
     launch,
     ledger,
     log,
+    orphans,
     parcel,
     slots,
     table,
@@ -238,6 +239,9 @@ class Pool:
             with contextlib.suppress(OSError):
                 self._ledger.results.shutdown(socket.SHUT_RDWR)  # wakes a thread that polls
             self._helper.stop(self._ready)
+            if not self._ready:
+                rows = range(self._cells.rows)
+                orphans.Orphans(rows, [], [], lambda row: self._cells.read(row)[3]).end_groups()
             self._condition.wait_for(lambda: not self._is_polled, timeout=2)
             self._close_sockets()
             os.close(self._parcel)

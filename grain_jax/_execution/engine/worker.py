@@ -23,6 +23,7 @@ from grain_jax._execution.engine import (
     faults,
     log,
     parcel,
+    signals,
     surroundings,
     title,
     wire,
@@ -53,6 +54,9 @@ class _Worker:
         self.watch: drift.Watch | None = None  # where there is more to compare
         self._kept: dict[int, list[weakref.ref[Any]]] = {}
         self._inputs: dict[int, Memory] = {}  # of the task at hand, by slot
+        self._slot: Slot | None = None
+        self._is_copy = False  # a fork that a step has made
+        os.register_at_fork(after_in_child=self._become_copy)
 
     def loop(self) -> None:
         """Runs tasks until the trainer closes the socket or the helper ends this process."""
@@ -100,6 +104,7 @@ class _Worker:
     def attempt(self, attempt: int, slot: Slot, body: Any, inputs: dict[int, Memory]) -> None:
         """Runs one task and reports, whatever its code raises."""
         error = b""
+        self._slot = slot
         offset = length = 0
         status = wire.DONE
         self._inputs = inputs
@@ -109,11 +114,16 @@ class _Worker:
             finally:
                 progress.forget()
         except BaseException as caught:  # a user's SystemExit too is an answer, not the end
+            if self._is_copy:
+                _end_copy(caught)
             error = faults.pack_exception(caught, self.registry)
             faults.forget_frames(caught)
             if len(error) > _INLINE:
                 offset, length, error = _write_error(slot, error)
             status = wire.FAILED
+        if self._is_copy:
+            _end_copy(None)
+        self._slot = None
         end = slot.end
         inputs.pop(wire.OWN, None)
         kept = {slot.index: [weakref.ref(memory) for memory in slot.release()]}
@@ -122,6 +132,13 @@ class _Worker:
         if self._note_kept(kept):
             status |= wire.RETAINED
         self.report(attempt, status, offset, length, end, error)
+
+    def _become_copy(self) -> None:
+        # What the worker writes is read by the trainer. A fork of it that returns from the step
+        # has no task: it must not write to the same place.
+        self._is_copy = True
+        if self._slot is not None:
+            self._slot.shut()
 
     def run(self, slot: Slot, body: Any, inputs: dict[int, Memory]) -> tuple[int, int]:
         """Runs the program on one task and writes its outputs to the slot."""
@@ -184,6 +201,8 @@ class _Worker:
         return lambda _: self._clear_mark(index)
 
     def _clear_mark(self, index: int) -> None:
+        if self._is_copy:
+            return  # the worker itself may still have it
         if all(reference() is None for reference in self._kept[index]):
             self.table.retained[index, self.row] = 0
 
@@ -199,6 +218,20 @@ class _Worker:
             self.results.send(head + error)
         except OSError:
             self.leave()  # nobody listens any more
+
+
+def _end_copy(error: BaseException | None) -> NoReturn:
+    """Ends a fork of a worker that has left the step that made it, as Python ends a process."""
+    code = getattr(error, "code", None)
+    if error is None or (isinstance(error, SystemExit) and code is None):
+        os._exit(0)
+    if isinstance(error, SystemExit):
+        if isinstance(code, int):
+            os._exit(code)
+        print(code, file=sys.stderr)
+    else:
+        traceback.print_exception(error)
+    os._exit(1)
 
 
 def _watch(cells: Table, row: int, pause: float, thread: int) -> None:
@@ -280,6 +313,7 @@ def work(
         parcel_descriptor: the parcel.
         log_descriptor: where log records go.
     """
+    signals.lead_group()
     arena = Arena(arena_descriptor, settings["stride"], settings["slots"], settings["on_disk"])
     table = Table(arena, settings["rows"])
     table.enter(row, os.getpid())
@@ -307,8 +341,8 @@ def work(
         if len(data) > _INLINE:
             data = faults.shorten(data, _INLINE)
         worker.report(0, wire.LOST_START, 0, 0, 0, data)
-        signal.pause()  # the trainer has the reason and ends this pool
-        return
+        while True:
+            signal.pause()  # the trainer has the reason and ends this pool
     if settings["closes"]:
         signal.signal(channel.END, worker.end)
     worker.report(0, wire.STARTED, 0, 0, 0)  # the time until now is not that of a step

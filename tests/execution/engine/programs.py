@@ -165,6 +165,12 @@ def drop(inputs: Any, allocate: Any, seconds: float) -> Any:
     return [], os.getpid()
 
 
+def _is_caught(number: int) -> bool:
+    """Whether a signal is neither ignored nor does what it does by default."""
+    plain = (signal.SIG_IGN, signal.SIG_DFL, signal.default_int_handler)
+    return signal.getsignal(number) not in plain
+
+
 def look(inputs: Any, allocate: Any) -> Any:
     """What a worker sees of its surroundings."""
     main = sys.modules["__main__"]
@@ -175,8 +181,8 @@ def look(inputs: Any, allocate: Any) -> Any:
         "path": list(sys.path),
         "main": getattr(main, "__file__", None),
         "threads": threading.active_count(),
-        "sigint": signal.getsignal(signal.SIGINT) == signal.SIG_IGN,
-        "sigterm": signal.getsignal(signal.SIGTERM) == signal.SIG_IGN,
+        "sigint": _is_caught(signal.SIGINT),
+        "sigterm": _is_caught(signal.SIGTERM),
         "pid": os.getpid(),
         "descriptors": len(os.listdir("/proc/self/fd")),
     }
