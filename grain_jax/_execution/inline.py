@@ -32,6 +32,10 @@ class Executor(Protocol):
 
     capacity: int
 
+    @property
+    def is_broken(self) -> bool:
+        """Whether no task will ever be answered, since the program did not load."""
+
     def submit(
         self,
         kind: int,
@@ -73,6 +77,8 @@ class Inline:
       program: what to run.
       ahead: for how many tasks to come a thread reads the records.
     """
+
+    is_broken = False
 
     def __init__(self, program: Program, ahead: int = 0) -> None:
         self.capacity = 1 + ahead

@@ -268,6 +268,8 @@ class Pipeline:
 
     def _forget(self) -> None:
         self._stream, self._ended = None, False
+        if any(executor.is_broken for executor in self._executors or ()):
+            self._end()  # what could not be loaded is loaded anew
         for executor in self._executors or ():
             executor.cancel()
 

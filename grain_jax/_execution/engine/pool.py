@@ -221,6 +221,11 @@ class Pool:
                     self._hand_out()
             self._wait()
 
+    @property
+    def is_broken(self) -> bool:
+        """Whether no task will ever be answered; the reason is what `result` raises."""
+        return self._ledger.broken is not None
+
     def cancel(self) -> None:
         """Forgets all tasks; their slots come back when their attempts have reported."""
         self._check_process()
