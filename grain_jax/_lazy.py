@@ -54,4 +54,5 @@ def _generators_kept() -> AbstractContextManager[object]:
     """Importing jax draws from `np.random`; a training loop's own numbers must not depend on it."""
     if "jax" in sys.modules:
         return contextlib.nullcontext()
-    return importlib.import_module("grain_jax._algebra.global_random").preserved()  # type: ignore[no-any-return]
+    generators = importlib.import_module("grain_jax._algebra.global_random")
+    return generators.preserved(waits=False)  # type: ignore[no-any-return]  # imports have locks

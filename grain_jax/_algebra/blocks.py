@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Block", "Rest", "joined"]
+__all__ = ["Block", "Rest", "joined", "one_by_one"]
 
 
 @dataclasses.dataclass(slots=True)
@@ -118,3 +118,26 @@ def joined(blocks: Sequence[Block]) -> Block:
         first.ordinal,
         first.describe,
     )
+
+
+def one_by_one(
+    block: Block, run: Callable[[Block], Block], start: Callable[[int, int], None]
+) -> Block:
+    """Returns what `run` makes of a block's elements, each by itself; at least one.
+
+    Args:
+      block: the elements, which are not kept in it.
+      run: makes any number of elements of a block of one.
+      start: called before each, with its position and its flat-map number.
+    """
+    rows = list(range(len(block))) if block.rows is None else block.rows
+    done: list[Block] = []
+    for place, row in enumerate(rows):
+        one = block.move(place, place + 1)
+        one.rows = [row]
+        start(int(one.positions[0]), one.outputs[0] if one.outputs else 0)
+        done.append(run(one))
+    result = joined(done)
+    if block.rows is None and result.rows == rows:
+        result.rows = None
+    return result

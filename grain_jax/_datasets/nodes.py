@@ -24,7 +24,7 @@ from grain_jax._algebra import (
     stacking,
     steps,
 )
-from grain_jax._algebra.blocks import Block, joined
+from grain_jax._algebra.blocks import Block, one_by_one
 from grain_jax._values import errors, faults
 
 __all__ = [
@@ -166,18 +166,8 @@ def _run(step: steps.Step, block: Block, draws: Draws | None, node: Node) -> Blo
     block.describe = _describe(node)
     if draws is None or not len(block):
         return step(block)
-    rows = list(range(len(block))) if block.rows is None else block.rows
-    done: list[Block] = []
     with global_random.preserved():
-        for place, row in enumerate(rows):
-            one = block.move(place, place + 1)
-            one.rows = [row]
-            draws.start(int(one.positions[0]))
-            done.append(step(one))
-    result = joined(done)
-    if block.rows is None and result.rows == rows:
-        result.rows = None
-    return result
+        return one_by_one(block, step, lambda index, _: draws.start(index))
 
 
 def _describe(node: Node) -> Callable[[int], str]:

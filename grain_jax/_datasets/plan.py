@@ -13,10 +13,15 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from grain_jax._algebra import global_random, stacking, steps
-from grain_jax._algebra.blocks import Block, Rest
+from grain_jax._algebra.blocks import Block, Rest, one_by_one
+from grain_jax._algebra.steps import Step
 from grain_jax._datasets.schedule import Span
 
 __all__ = ["Plan", "Root", "Segment", "Upstream", "cut"]
+
+
+_BATCHED = 1 << 31
+"""Which part of a pipeline draws for batches: above the numbers of segments, those of records."""
 
 
 class Root(Protocol):
@@ -192,25 +197,48 @@ class Segment:
 
     def run(self, block: Block, allocate: stacking.Allocate | None, seed: int) -> Block:
         """Runs all steps on the elements of one unit."""
+        todo = self.steps
         if self.seeded and len(block):
-            global_random.seed_for(
-                seed,
-                int(block.positions[-1]),
-                block.outputs[-1] if block.outputs else 0,
-                self.number,
-            )
+            todo, block = self._run_drawing(block, seed)
         if self.rest is not None and len(block) < self.unit:
-            return self._left(block)
-        return _run(self.steps, block, allocate)
+            return self._left(todo, block)
+        return _run(todo, block, allocate)
 
-    def _left(self, block: Block) -> Block:
+    def _run_drawing(self, block: Block, seed: int) -> tuple[list[Step], Block]:
+        """Seeds the process-wide generators, for each record by itself where that comes first.
+
+        So what a record draws before it is batched depends on its position alone, and not on the
+        size of the batch, nor on who shares it.
+
+        Returns:
+          The steps that are left to do, and what they act on.
+        """
+
+        def start(position: int, output: int) -> None:
+            global_random.seed_for(seed, position, output, self.number)
+
+        if not self.batches:
+            start(int(block.positions[-1]), block.outputs[-1] if block.outputs else 0)
+            return self.steps, block
+        place = next((i for i, s in enumerate(self.steps) if isinstance(s, steps.BatchStep)), 0)
+        head, tail = self.steps[:place], self.steps[place:]
+        if not any(step.title in self.drawing for step in head):
+            head, tail = [], self.steps
+        last, output = int(block.positions[-1]), block.outputs[-1] if block.outputs else 0
+        if head:
+            block = one_by_one(block, lambda one: _run(head, one, None), start)
+        if any(step.title in self.drawing for step in tail):
+            global_random.seed_for(seed, last, output, _BATCHED + self.number)
+        return tail, block
+
+    def _left(self, todo: list[Step], block: Block) -> Block:
         """Puts a `Rest` in place of the unit's only output."""
         count = len(block)
         batch = None
         if self.rest == "pad":
-            place = len(self.steps) - len(self.batches)
-            whole = dataclasses.replace(self.steps[place], size=self.unit)  # type: ignore[type-var]
-            block = _run([*self.steps[:place], whole], block, None)
+            place = len(todo) - len(self.batches)
+            whole = dataclasses.replace(todo[place], size=self.unit)  # type: ignore[type-var]
+            block = _run([*todo[:place], whole], block, None)
             (batch,) = block.data
         block = block.part(len(block) - 1, len(block))
         sizes = tuple(size for size, _ in reversed(self.batches))
