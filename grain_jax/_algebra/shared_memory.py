@@ -1,40 +1,33 @@
 """Records in memory that all processes of a machine share, by name.
 
 The memory is an anonymous memory file, which the kernel frees with its last user, whatever way that
-one ends, and which the size of `/dev/shm` does not limit. Its name is a symbolic link to the
-creator's descriptor. So nothing is registered with Python's resource tracker, by nobody. What a
-creator leaves behind that was killed is that link: the next creation removes it.
+one ends, and which the size of `/dev/shm` does not limit. Its name is a small file (`names.py`). So
+nothing is registered with Python's resource tracker, by nobody. What a creator leaves behind that
+was killed is that small file: the next creation removes it.
 """
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import io
+import json
 import mmap
 import os
 import pickle
-import secrets
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, BinaryIO, overload
 
 import numpy as np
 
+from grain_jax._algebra import names
 from grain_jax._algebra.packing import seal
 from grain_jax._values.errors import ClosedError, InvalidTypeError, InvalidValueError
-from grain_jax._values.processes import is_gone
 
 __all__ = ["SharedMemoryDataSource"]
 
-_MAGIC = b"grainjx1"
+_MAGIC = b"grainjx2"
 _HEADER = 24  # the magic, then where the table of contents begins and how long it is
 _ALIGNMENT = 64
-_FILE = "grain_jax-"  # how the names of files begin, where there are no nameless ones
-
-# The links to remove at exit, each with the process that made it.
-_links: dict[str, int] = {}
 
 
 class SharedMemoryDataSource(Sequence[Any]):
@@ -60,6 +53,7 @@ class SharedMemoryDataSource(Sequence[Any]):
     Raises:
         FileNotFoundError: if there is nothing of that name to attach to.
         FileExistsError: if the name is taken.
+        PermissionError: if the folder of names is not this user's alone.
         InvalidTypeError: if a record does not pickle, by its index.
     """
 
@@ -79,10 +73,10 @@ class SharedMemoryDataSource(Sequence[Any]):
                 "SharedMemoryDataSource needs the elements to share, or the name of a source to "
                 "attach to."
             )
-        if name is not None and (not name or "/" in name or "\0" in name):
+        if name is not None and (name in ("", ".", "..") or "/" in name or "\0" in name):
             raise InvalidValueError(f"name={name!r} is no file name; use letters and digits.")
-        self._name = name or f"{_made_up()}{os.getpid()}_{secrets.token_hex(8)}"
-        self._link = os.path.join(tempfile.gettempdir(), f"grain_jax-{os.getuid()}-{self._name}")
+        self._name = name or names.made_up()
+        self._path = names.path_of(self._name)
         if elements is not None:
             self._create(elements)
         self._attach()
@@ -99,7 +93,7 @@ class SharedMemoryDataSource(Sequence[Any]):
         return f"SharedMemoryDataSource(name={self._name}, len={self._length})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _attached, (type(self), self._name, self._link)
+        return _attached, (type(self), self._name, self._path)
 
     @overload
     def __getitem__(self, index: int) -> Any: ...
@@ -136,7 +130,7 @@ class SharedMemoryDataSource(Sequence[Any]):
         if self._creator != os.getpid():
             return
         if self._descriptor is not None:
-            _remove(self._link)
+            names.remove(self._path)
             os.close(self._descriptor)
             self._descriptor = None
 
@@ -156,21 +150,25 @@ class SharedMemoryDataSource(Sequence[Any]):
                 f"SharedMemoryDataSource stores a sequence of records, not "
                 f"{type(elements).__qualname__}; write list(...)."
             )
-        _sweep()
-        descriptor, target = _new_file()
+        descriptor, where = names.file()
         try:
             with open(descriptor, "wb", closefd=False) as file:
                 _write(elements, file)
-            _make_link(target, self._link)
+            where, former = None, where
+            if not names.create(self._path, descriptor, former):
+                raise FileExistsError(
+                    f"there is shared memory of the name {self._name!r} already: unlink() it first,"
+                    " attach to it without elements, or choose another name."
+                )
         except BaseException:
             os.close(descriptor)
-            if not _is_nameless(target):
-                os.unlink(target)
+            if where is not None:
+                os.unlink(where)
             raise
         self._descriptor, self._creator = descriptor, os.getpid()
 
     def _attach(self) -> None:
-        memory = _map(self._link)
+        memory = _map(self._path)
         if memory is None:
             raise FileNotFoundError(
                 f"there is no shared memory of the name {self._name!r}: nothing was stored under "
@@ -178,15 +176,23 @@ class SharedMemoryDataSource(Sequence[Any]):
             )
         start = int.from_bytes(memory[8:16], "little")
         size = int.from_bytes(memory[16:24], "little")
-        contents = pickle.loads(memory[start : start + size])
+        try:
+            contents = json.loads(memory[start : start + size])
+        except ValueError as error:
+            raise InvalidValueError(
+                f"{self._path} is no shared memory of this library: {error}. Remove it."
+            ) from error
         self._view = memoryview(memory)
         self._length = contents["length"]
         self._rows = None
         self._numbers = contents.get("numbers", False)
         if "dtype" in contents:
-            self._rows = np.ndarray(contents["shape"], contents["dtype"], memory, contents["start"])
+            dtype = _dtype_of(contents["dtype"])
+            self._rows = np.ndarray(contents["shape"], dtype, memory, contents["start"])
         else:
-            self._table, self._starts = contents["table"], contents["starts"]
+            count, length = contents["pieces"], self._length + 1
+            self._table = np.ndarray((count, 2), np.int64, memory, contents["table"])
+            self._starts = np.ndarray((length,), np.int64, memory, contents["starts"])
 
     def _load(self, view: memoryview, index: int) -> Any:
         parts = self._table[self._starts[index] : self._starts[index + 1]].tolist()
@@ -194,57 +200,22 @@ class SharedMemoryDataSource(Sequence[Any]):
         return seal(pickle.loads(pieces[0], buffers=pieces[1:]))
 
 
-def _attached(kind: type[SharedMemoryDataSource], name: str, link: str) -> SharedMemoryDataSource:
-    """Attaches by the link itself: the temporary folder may be another one here."""
+def _attached(kind: type[SharedMemoryDataSource], name: str, path: str) -> SharedMemoryDataSource:
+    """Attaches by the path itself: the temporary folder may be another one here."""
     source = kind.__new__(kind)
-    source._name, source._link = name, link
+    source._name, source._path = name, path
     source._descriptor, source._creator, source._lasting = None, 0, True
     source._attach()
     return source
 
 
-# --- names -------------------------------------------------------------------------------------
-
-
-def _new_file() -> tuple[int, str]:
-    """A file without a name where the system has that, and a path that opens it."""
-    if hasattr(os, "memfd_create"):
-        descriptor = os.memfd_create("grain_jax")
-        path = f"/proc/{os.getpid()}/fd/{descriptor}"
-        if os.path.exists(path):
-            return descriptor, path
-        os.close(descriptor)
-    return tempfile.mkstemp(prefix=_FILE)
-
-
-def _is_nameless(target: str) -> bool:
-    return target.startswith("/proc/")
-
-
-def _make_link(target: str, link: str) -> None:
-    try:
-        os.symlink(target, link)
-    except FileExistsError:
-        if _map(link) is not None:
-            raise FileExistsError(
-                f"there is shared memory of the name {link.rpartition('-')[2]!r} already: unlink() "
-                "it first, attach to it without elements, or choose another name."
-            ) from None
-        os.unlink(link)  # its creator was killed
-        os.symlink(target, link)
-    _links[link] = os.getpid()
-
-
-def _map(link: str) -> mmap.mmap | None:
-    """The memory behind a link; None if there is none any more."""
-    try:
-        descriptor = os.open(link, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError:
+def _map(path: str) -> mmap.mmap | None:
+    """The memory of a name; None if there is none any more."""
+    descriptor = names.find(path)
+    if descriptor is None:
         return None
     try:
-        # The number of a process that ended may be another's by now, so the link proves nothing.
-        status = os.fstat(descriptor)
-        if status.st_uid != os.geteuid() or status.st_size < _HEADER:
+        if os.fstat(descriptor).st_size < _HEADER:
             return None
         memory = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError):
@@ -252,46 +223,6 @@ def _map(link: str) -> mmap.mmap | None:
     finally:
         os.close(descriptor)
     return memory if memory[:8] == _MAGIC else None
-
-
-def _remove(link: str) -> None:
-    with contextlib.suppress(OSError):
-        target = os.readlink(link)
-        os.unlink(link)
-        if os.path.basename(target).startswith(_FILE):
-            os.unlink(target)
-    _links.pop(link, None)
-
-
-def _made_up() -> str:
-    """How made-up names begin: numbers of processes mean something in their namespace only."""
-    namespace = 0
-    with contextlib.suppress(OSError):
-        namespace = os.stat("/proc/self/ns/pid").st_ino
-    return f"grain_{namespace}_"
-
-
-def _sweep() -> None:
-    """Removes the links of made-up names whose creators are gone.
-
-    One with a name of the user's own is removed when somebody creates that name again.
-    """
-    folder, prefix = tempfile.gettempdir(), f"grain_jax-{os.getuid()}-{_made_up()}"
-    with contextlib.suppress(OSError):
-        for name in os.listdir(folder):
-            process = name[len(prefix) :].partition("_")[0]
-            if name.startswith(prefix) and process.isdecimal() and is_gone(int(process)):
-                link = os.path.join(folder, name)
-                # Others may write into this folder, too, but not in our name.
-                if os.lstat(link).st_uid == os.geteuid():
-                    _remove(link)
-
-
-@atexit.register
-def _remove_all() -> None:
-    for link, process in list(_links.items()):
-        if process == os.getpid():  # a fork of the creator leaves them alone
-            _remove(link)
 
 
 # --- contents ----------------------------------------------------------------------------------
@@ -304,7 +235,7 @@ def _write(elements: Sequence[Any], file: BinaryIO) -> None:
     if contents is None:
         contents = _write_records(elements, file)
     start = file.tell()
-    size = file.write(pickle.dumps({"length": len(elements), **contents}))
+    size = file.write(json.dumps({"length": len(elements), **contents}).encode())
     file.seek(len(_MAGIC))
     file.write(start.to_bytes(8, "little") + size.to_bytes(8, "little"))
 
@@ -335,12 +266,33 @@ def _write_rows(elements: Sequence[Any], file: BinaryIO) -> dict[str, Any] | Non
         rows = elements
     else:
         return None
+    text = _text_of(dtype)
+    if text is None:
+        return None
     start = file.tell()
     for row in rows:
         file.write(np.ascontiguousarray(row).reshape(-1).view(np.uint8).data)
     # NumPy asks for some memory even of an array without any.
     file.write(bytes(8))
-    return {"shape": shape, "dtype": dtype, "start": start, "numbers": numbers}
+    return {"shape": shape, "dtype": text, "start": start, "numbers": numbers}
+
+
+def _text_of(dtype: np.dtype[Any]) -> str | None:
+    """A dtype as text that means the same everywhere; None if it has fields, say."""
+    text = dtype.name if dtype.isbuiltin == 2 else dtype.str
+    try:
+        return text if _dtype_of(text) == dtype and dtype.metadata is None else None
+    except TypeError:
+        return None
+
+
+def _dtype_of(text: str) -> np.dtype[Any]:
+    try:
+        return np.dtype(text)
+    except TypeError:
+        import ml_dtypes  # which makes NumPy know the names of more
+
+        return np.dtype(getattr(ml_dtypes, text, text))
 
 
 def _slabs(array: np.ndarray[Any, Any]) -> Iterator[np.ndarray[Any, Any]]:
@@ -368,7 +320,13 @@ def _write_records(elements: Sequence[Any], file: BinaryIO) -> dict[str, Any]:
             table.append((file.tell(), piece.nbytes))
             file.write(piece)
         starts.append(len(table))
-    return {"table": np.array(table, np.int64).reshape(-1, 2), "starts": starts}
+    places = {"pieces": len(table)}
+    for name, numbers in (("table", table), ("starts", starts)):
+        _pad(file)
+        places[name] = file.tell()
+        file.write(np.array(numbers, np.int64).tobytes())
+    file.write(bytes(8))
+    return places
 
 
 def _pad(file: BinaryIO) -> None:

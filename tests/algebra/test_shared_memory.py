@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import pickle
@@ -16,14 +17,24 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from grain_jax._algebra import shared_memory
+from grain_jax._algebra import names
 from grain_jax._algebra.shared_memory import SharedMemoryDataSource
 from grain_jax._algebra.sources import adapt
 from grain_jax._values.errors import ClosedError, InvalidTypeError, InvalidValueError
 
 
-def links() -> set[str]:
-    return {p.name for p in Path(tempfile.gettempdir()).glob("grain_jax-*")}
+@pytest.fixture(autouse=True)
+def own_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+
+
+def names_folder() -> Path:
+    return Path(tempfile.gettempdir()) / f"grain_jax-{os.geteuid()}"
+
+
+def made() -> set[str]:
+    return {path.name for path in names_folder().glob("*")}
 
 
 ELEMENTS: list[Any] = [
@@ -160,62 +171,131 @@ def test_a_name_of_a_killed_creator_is_free_again() -> None:
 
 @pytest.mark.parametrize("memory_files", [True, False])
 def test_the_next_creation_removes_what_a_killed_creator_left(memory_files: bool) -> None:
-    before = links()
+    before = made()
     without = "" if memory_files else "del os.memfd_create; "
     run(f"{without}s = SharedMemoryDataSource([1]); os.kill(os.getpid(), 9)", code=-9)
-    left = links() - before
-    assert len(left) == (1 if memory_files else 2)
+    left = made() - before
+    assert len(left) == 1
     living = SharedMemoryDataSource([2])
     other = SharedMemoryDataSource([3])
-    assert not links() & left
+    assert not made() & left
     assert SharedMemoryDataSource(name=living.name)[0] == 2
     living.unlink()
     other.unlink()
-    assert links() == before
+    assert made() == before
 
 
-def test_a_link_that_names_a_dead_process_takes_no_file_of_the_users(tmp_path: Path) -> None:
-    (tmp_path / "mine").touch()
-    begin = shared_memory._made_up()
-    dead = subprocess.Popen(["true"])
-    dead.wait()
-    link = Path(tempfile.gettempdir()) / f"grain_jax-{os.getuid()}-{begin}{dead.pid}_0"
-    link.symlink_to(tmp_path / "mine")
-    SharedMemoryDataSource([1]).unlink()
-    assert not link.is_symlink()
-    assert (tmp_path / "mine").exists()
-
-
-def test_the_number_of_an_ended_process_may_be_anothers() -> None:
+def test_the_number_of_an_ended_process_may_be_anothers(tmp_path: Path) -> None:
     name = f"reused-{os.getpid()}"
-    link = Path(tempfile.gettempdir()) / f"grain_jax-{os.getuid()}-{name}"
-    for target in ("/dev/null", __file__, "/proc/self/fd/0", "/"):
-        link.symlink_to(target)
+    entry = names_folder() / name
+    (tmp_path / "mine").touch()
+    living = SharedMemoryDataSource([1])
+    meant = json.loads((names_folder() / living.name).read_bytes()[8:])
+    others: list[Any] = [
+        [meant[0], meant[1], meant[2], meant[3] + 1],
+        [meant[0], 0, *meant[2:]],
+        [1, 0, 0, 0],
+        [1 << 70, 0, 0, 0],
+        [],
+        ["a", 1, 2, 3],
+        {},
+    ]
+    for other in others:
+        entry.write_bytes(b"grainjx@" + json.dumps(other).encode())
         with pytest.raises(FileNotFoundError):
             SharedMemoryDataSource(name=name)
         SharedMemoryDataSource([1], name=name).unlink()
-        assert not link.is_symlink()
+        assert not entry.exists()
+    living.unlink()
+
+
+def test_links_are_never_followed(tmp_path: Path) -> None:
+    """Neither in the folder, nor where a name stood once."""
+    name = f"linked-{os.getpid()}"
+    source = SharedMemoryDataSource([1], name=f"{name}-true")
+    forged = tmp_path / "mine"
+    forged.write_bytes((names_folder() / source.name).read_bytes())
+    former = Path(tempfile.gettempdir()) / f"grain_jax-{os.geteuid()}-{name}"
+    for link in (names_folder() / name, former):
+        for target in (
+            forged,
+            names_folder() / source.name,
+            f"/proc/{os.getpid()}/fd/{source._descriptor}",
+        ):
+            link.symlink_to(target)
+            with pytest.raises(FileNotFoundError):
+                SharedMemoryDataSource(name=name)
+            link.unlink()
+    assert forged.exists()
+    source.unlink()
+
+
+@pytest.mark.parametrize("what", ["link", "mode", "owner", "file"])
+def test_a_folder_that_others_could_write_to_is_refused(what: str, tmp_path: Path) -> None:
+    folder = tmp_path / f"grain_jax-{os.geteuid()}"
+    if what == "link":
+        (tmp_path / "other").mkdir(mode=0o700)
+        folder.symlink_to(tmp_path / "other")
+    elif what == "file":
+        folder.touch()
+    else:
+        folder.mkdir(mode=0o700)
+        if what == "mode":
+            folder.chmod(0o777)
+        else:
+            if os.geteuid():
+                pytest.skip("only root can give folders away")
+            os.chown(folder, 12345, 12345)
+    for arguments in ({"name": "features"}, {"elements": [1], "name": "features"}):
+        with pytest.raises(PermissionError, match=r"mode 0700.*TMPDIR"):
+            SharedMemoryDataSource(**arguments)
+
+
+def test_the_folder_is_nobody_elses(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        SharedMemoryDataSource(name="features")
+    source = SharedMemoryDataSource([1], name="features")
+    (folder,) = tmp_path.iterdir()
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert (folder / "features").stat().st_mode & 0o777 == 0o600
+    source.unlink()
+    assert not list(folder.iterdir())
+
+
+def test_what_memory_says_of_itself_is_no_pickle(tmp_path: Path) -> None:
+    class Opened:
+        def __reduce__(self) -> Any:
+            return open, (str(tmp_path / "opened"), "w")
+
+    SharedMemoryDataSource([1]).unlink()
+    (folder,) = tmp_path.glob("grain_jax-*")
+    body = pickle.dumps(Opened())
+    head = b"grainjx2" + (24).to_bytes(8, "little") + len(body).to_bytes(8, "little")
+    (folder / "features").write_bytes(head + body)
+    with pytest.raises(ValueError, match="features"):
+        SharedMemoryDataSource(name="features")
+    assert not (tmp_path / "opened").exists()
 
 
 def test_without_memory_files_a_temporary_file_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = links()
+    before = made()
     monkeypatch.delattr(os, "memfd_create", raising=False)
     source = SharedMemoryDataSource(["a", np.arange(3)])
-    assert not os.readlink(source._link).startswith("/proc/")
+    assert (names_folder() / source.name).read_bytes().startswith(b"grainjx2")
     assert pickle.loads(pickle.dumps(source))[1].tolist() == [0, 1, 2]
     source.unlink()
     with pytest.raises(InvalidTypeError):
         SharedMemoryDataSource([lambda: 0])
-    assert links() == before
+    assert made() == before
 
 
 def test_one_with_a_made_up_name_goes_with_the_object() -> None:
-    before = links()
+    before = made()
     source = SharedMemoryDataSource([1])
-    assert len(links() - before) == 1
+    assert len(made() - before) == 1
     del source
-    assert links() == before
-    assert not shared_memory._links.keys() & before
+    assert made() == before
+    assert not names._made
 
 
 # --- processes ---------------------------------------------------------------------------------
@@ -266,8 +346,7 @@ def test_the_memory_goes_with_its_creator(end: str, code: int) -> None:
     run(f"s = SharedMemoryDataSource([1], name={name!r})\nassert s[0] == 1\n{end}", code)
     with pytest.raises(FileNotFoundError):
         SharedMemoryDataSource(name=name)
-    for link in Path(tempfile.gettempdir()).glob(f"*{name}"):
-        link.unlink()  # a killed creator leaves a link of some bytes to nothing
+    (names_folder() / name).unlink(missing_ok=True)  # a killed creator leaves some bytes
 
 
 @pytest.mark.timeout(90)
