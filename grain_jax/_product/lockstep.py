@@ -91,8 +91,14 @@ class Lockstep:
         self._turn = 0
 
     def moved(self) -> None:
-        """Forgets what was certain: all processes went to another position."""
-        self._at = _At(moves=self._at.moves + 1)
+        """Forgets what was certain: all processes went to another position.
+
+        Positions that are set one after the other count once: an interrupt may come as one is set.
+        """
+        at = self._at
+        has_met = at.number or self._channel.has_said((at.moves, 0))
+        if has_met or not at.moves:
+            self._at = _At(moves=at.moves + 1)
 
     def close(self) -> None:
         """Lets nobody wait for a process that will not come again."""

@@ -155,6 +155,18 @@ def test_moving_forgets_what_was_certain() -> None:
     assert results == [lockstep.STOP] * 2
 
 
+def test_a_position_that_is_set_once_more_before_the_next_batch_counts_once() -> None:
+    def program(index: int) -> list[Any]:
+        mine, seen = lockstep.Lockstep([], "drop"), []
+        for moves in (0, 1, 0, 1, 2):
+            for _ in range(moves + (moves and index)):
+                mine.moved()
+            seen.append(take(mine, sure=moves))
+        return seen
+
+    assert play(2, program)[0] == [["take"] * 5] * 2
+
+
 def test_less_than_was_promised_is_an_error() -> None:
     def program(index: int) -> Any:
         mine = lockstep.Lockstep([], "drop")
