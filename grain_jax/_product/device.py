@@ -105,7 +105,8 @@ def device_put(
 ) -> DeviceDataset:
     """Moves the elements of a dataset to a device, ahead on the host and again on the device.
 
-    Unlike `prefetch_to_device`, elements may differ in shape from one to the next.
+    Unlike `prefetch_to_device`, elements may differ in shape from one to the next. Over several
+    processes they are the same on each, and as many.
 
     Args:
       ds: a dataset, or anything that can be iterated over again and again.
@@ -174,7 +175,8 @@ class DeviceIterator(AheadIterator[Any]):
         """The tree of a global batch: a `jax.ShapeDtypeStruct` with its sharding for each array.
 
         Arrays that stay on the host have none, and other leaves are their type. Before the first
-        batch this waits for it; it stays the next one.
+        batch this waits for it; it stays the next one. The other processes are not asked: with
+        `ragged="pad"` they may come to enlarge it.
 
         Raises:
           InvalidValueError: if the source has no batch.

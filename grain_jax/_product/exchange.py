@@ -165,7 +165,7 @@ class Channel:
         """Goes on as the channel of another number, which no other has here."""
         opened = _opened[self._processes]
         opened.extend([None] * (number + 1 - len(opened)))
-        opened[opened.index(self)] = None
+        opened[:] = [None if channel is self else channel for channel in opened]
         opened[number] = self
         self._place = number
 

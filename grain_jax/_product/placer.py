@@ -215,7 +215,7 @@ class Placer:
         if not self.compares:
             return Placed(result)
         host = ready if self._rows.rule == "pad" or self._pads_rows else None
-        return Placed(result, plan.facts(arrays, self._rows, short), mask=told, host=host)
+        return Placed(result, plan.facts(arrays, self._rows), mask=told, host=host)
 
     def _with_mask(self, batch: Any, told: Any, verdict: Verdict) -> Any:
         if told is None:
@@ -296,10 +296,10 @@ class _Plan:
             placed[i] = array
         return placed
 
-    def facts(self, arrays: list[Array | jax.Array | None], rows: Rows, short: Shape) -> Facts:
+    def facts(self, arrays: list[Array | jax.Array | None], rows: Rows) -> Facts:
         """What the other processes should have alike."""
-        lead = short if rows.rule is None else rows.full
-        with_rows = set(self.row_indices(arrays))
+        # Without a rule no two leaves need have as many rows.
+        with_rows = set() if rows.rule is None else set(self.row_indices(arrays))
         leaves: dict[str, Any] = {}
         scalars: dict[str, str] = {}
         for i, (name, array) in enumerate(zip(self.names, arrays, strict=True)):
@@ -310,7 +310,8 @@ class _Plan:
             leaves[name] = [str(array.dtype), shape if array.ndim else None, has_rows]
             if not array.ndim:
                 scalars[name] = value_text(array)
-        return {"rows": lead and rows.text(lead), "leaves": leaves, "scalars": scalars}
+        lead = rows.full and rows.text(rows.full)
+        return {"rows": lead, "leaves": leaves, "scalars": scalars}
 
     def row_indices(self, arrays: list[Array | jax.Array | None]) -> list[int]:
         """Which leaves have rows."""

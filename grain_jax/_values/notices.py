@@ -14,6 +14,7 @@ import atexit
 import contextlib
 import itertools
 import json
+import os
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -41,7 +42,8 @@ _LONGEST = 2000
 
 _numbers = itertools.count()
 _up: dict[str, Any] = {}
-_has_announced: list[bool] = []
+# The process that takes part in the job: a forked copy has the client, and must not use it.
+_home: list[int] = []
 
 _ADVICE = (
     "This process is one of {count} of a job. Others that wait for a batch with it raise an error"
@@ -53,7 +55,7 @@ _ADVICE = (
 def client() -> Any:
     """The client of the coordination service; None if this process is in no job."""
     state = getattr(sys.modules.get("jax._src.distributed"), "global_state", None)
-    found = getattr(state, "client", None)
+    found = getattr(state, "client", None) if _home in ([], [os.getpid()]) else None
     needed = ("key_value_set_bytes", "key_value_dir_get_bytes", "key_value_delete")
     return found if all(hasattr(found, name) for name in needed) else None
 
@@ -143,8 +145,8 @@ def announce_end() -> None:
 
     JAX waits for them at exit, and they may be waiting for a batch of this one.
     """
-    if not _has_announced and client() is not None:
-        _has_announced.append(True)
+    if not _home and client() is not None:
+        _home.append(os.getpid())
         # The last to register is the first to run: before JAX waits.
         atexit.register(_end)
 

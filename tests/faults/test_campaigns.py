@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.faults import (
+    many_processes,
     mutated_states,
     random_pipelines,
     soak,
@@ -32,8 +33,9 @@ pytestmark = [
         (mutated_states.run, 390, "states"),
         (random_pipelines.run, 30, "pipelines"),
         (soak.run, 2000, "batches"),
+        (many_processes.run, 8, "phases"),
     ],
-    ids=["workers", "trainers", "states", "pipelines", "soak"],
+    ids=["workers", "trainers", "states", "pipelines", "soak", "processes"],
 )
 def test_short_form(campaign: Callable[[int, int], Any], count: int, what: str) -> None:
     assert campaign(count, 1)[what] == count

@@ -1,0 +1,125 @@
+"""Notices of a job of two processes, on a store that is a dict."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from jax._src import distributed
+
+from grain_jax._values import notices
+
+
+class Store:
+    """The calls of the coordination service that are used."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, bytes] = {}
+
+    def key_value_set_bytes(self, key: str, value: bytes) -> None:
+        assert key not in self.values, "the service refuses it"
+        self.values[key] = value
+
+    def key_value_delete(self, key: str) -> None:
+        self.values.pop(key, None)
+
+    def key_value_dir_get_bytes(self, folder: str) -> list[tuple[str, bytes]]:
+        return [(key, value) for key, value in self.values.items() if key.startswith(folder)]
+
+
+@pytest.fixture(autouse=True)
+def store(monkeypatch: pytest.MonkeyPatch) -> Store:
+    store = Store()
+    for name, value in {"client": store, "process_id": 1, "num_processes": 2}.items():
+        monkeypatch.setattr(distributed.global_state, name, value)
+    monkeypatch.setattr(notices, "_home", [])
+    monkeypatch.setattr(notices, "_up", {})
+    monkeypatch.setattr(notices.atexit, "register", lambda end: None)
+    return store
+
+
+def up() -> dict[int, tuple[str, str]]:
+    return {
+        process: (notice["kind"], notice["text"]) for process, notice in notices.read_all().items()
+    }
+
+
+def test_the_last_notice_of_a_process_counts_and_is_told_from_one_before() -> None:
+    notices.put_up(notices.WAITS, "", at=[0, 1])
+    first = notices.read_all()[1]
+    notices.put_up(notices.WAITS, "", at=[0, 1])
+    assert first["at"] == [0, 1]
+    assert notices.read_all()[1] != first
+    assert up() == {1: ("waits", "")}
+    notices.take_down()
+    assert up() == {}
+
+
+class Odd(BaseException):
+    """Has no text."""
+
+    def __str__(self) -> str:
+        raise SystemExit
+
+
+def fail(error: BaseException) -> None:
+    with notices.attending("as it was asked"):
+        raise error
+
+
+def test_what_fails_is_put_up_until_the_next_attempt() -> None:
+    with pytest.raises(OSError, match="gone"):
+        fail(OSError("gone"))
+    assert up() == {1: ("failed", "as it was asked: OSError: gone")}
+    with pytest.raises(Odd):
+        fail(Odd())
+    assert up()[1][1].endswith("Odd: (an exception whose text cannot be made)")
+    with notices.attending("as it was asked"):
+        assert up() == {}
+
+
+@pytest.mark.parametrize("error", [StopIteration(), KeyboardInterrupt()])
+def test_an_end_and_an_interrupt_are_no_failures(error: BaseException) -> None:
+    with pytest.raises(type(error)):
+        fail(error)
+    assert up() == {}
+
+
+def test_what_cannot_be_made_says_once_what_to_do() -> None:
+    error = ValueError("no data")
+    for _ in range(2):
+        with pytest.raises(ValueError, match="no data"), notices.constructing("loader"):
+            raise error
+    assert up() == {1: ("failed", "as it made its loader: ValueError: no data")}
+    (note,) = error.__notes__
+    assert note.startswith("This process is one of 2 of a job.")
+    assert "os._exit(1)" in note
+
+
+def test_a_process_alone_has_nobody_to_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distributed.global_state, "client", None)
+    error = ValueError("no data")
+    with pytest.raises(ValueError, match="no data"), notices.constructing("loader"):
+        raise error
+    assert not hasattr(error, "__notes__")
+    assert notices.read_all() == {}
+
+
+def test_a_forked_copy_leaves_the_service_alone(
+    monkeypatch: pytest.MonkeyPatch, store: Store
+) -> None:
+    notices.announce_end()
+    assert notices.client() is store
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    assert notices.client() is None
+    notices._end()
+    monkeypatch.undo()
+    assert store.values == {}
+
+
+def test_the_end_is_put_up_unless_an_error_is() -> None:
+    notices._end()
+    assert up() == {1: ("ended", "at the end of its program")}
+    notices.put_up(notices.FAILED, "an error")
+    notices._end()
+    assert up() == {1: ("failed", "an error")}
