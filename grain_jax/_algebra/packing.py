@@ -37,7 +37,7 @@ _APART = (
 _SHARED_FROM = 1 << 12  # bytes; an array of this size that several records have is written once
 _ALIGNMENT = 64
 
-_REFERRED = (type, types.FunctionType, types.ModuleType)
+_REFERRED = (type, types.FunctionType, types.ModuleType, type(functools.cache(len)))
 
 
 def frozen_array(given: Array) -> Array:

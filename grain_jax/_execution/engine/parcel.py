@@ -25,6 +25,7 @@ from grain_jax._execution.engine import (
     observer,
     registrations,
     wire,
+    wrappers,
 )
 from grain_jax._values import arrays, faults
 from grain_jax._values.errors import InvalidTypeError
@@ -47,9 +48,9 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc, unused-ignore]
         cloudpickle.Pickler.__init__(self, file, 5, functools.partial(_keep, self.large))
 
     def reducer_override(self, obj: Any) -> Any:
-        opened = handles.reduce(obj)
-        if opened is not None:
-            return opened
+        reduced = _reduce(obj)
+        if reduced is not None:
+            return reduced
         if type(obj) is np.ndarray:
             swapped = arrays.reduce_swapped(obj)
             return NotImplemented if swapped is None else swapped
@@ -68,6 +69,11 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc, unused-ignore]
             self.modules[name] = None
             self.named.append(obj)
         return reduced
+
+
+def _reduce(obj: Any) -> Any:
+    opened = handles.reduce(obj)
+    return wrappers.reduce(obj) if opened is None else opened
 
 
 def _keep(large: list[memoryview], buffer: pickle.PickleBuffer) -> bool:
@@ -143,7 +149,7 @@ def _dump(pickler: _Pickler, part: Any, name: str) -> None:
     try:
         pickler.dump(part)
     except Exception as error:
-        what = culprit.describe(part, reduce=handles.reduce)
+        what = culprit.describe(part, reduce=_reduce)
         text = f"{name} cannot be sent to worker processes: {what}"
         remedy = "Make it inside the function that uses it, on first use, or use worker_count=0."
         where = faults.place(traceback.extract_tb(error.__traceback__))
