@@ -10,6 +10,7 @@ from __future__ import annotations
 import dis
 import functools
 import itertools
+import os
 import random
 import sys
 import types
@@ -69,10 +70,19 @@ def check(
         held += [step.function for step in segment.steps if step.function is not None]
     if not isinstance(root, Upstream):
         (away if is_away else here).extend(root.functions())
-    if names := _names(away, ignored):
+    hashing: list[str] = []
+    if names := _names(away, ignored, hashing):
         raise errors.InvalidValueError(
             f"{_told(names)}. Each worker process would begin with a copy, so that numbers repeat "
             f"and depend on how many workers there are. {_REMEDY} {_ignoring(names)}"
+        )
+    if hashing and not os.environ.get("PYTHONHASHSEED", "").isdigit():
+        warnings.warn(
+            f"{', '.join(hashing[:_MOST_TOLD])} calls hash(), which for text is another number in "
+            "each process (so is the order of a set of text). Take zlib.crc32(text.encode()), or "
+            "start Python with PYTHONHASHSEED=0. Where it is not for text, write "
+            f"ignore_globals={tuple(hashing)!r}.",
+            stacklevel=2,
         )
     if names := _names(here, ignored):
         warnings.warn(
@@ -96,8 +106,15 @@ def _told(names: dict[str, str]) -> str:
     return f"{', '.join(texts)} with a state of its own, and the pipeline's code can draw from it"
 
 
-def _names(functions: Iterable[Callable[..., Any]], ignored: Sequence[str]) -> dict[str, str]:
-    """Returns where generators are held, and of which kind they are."""
+def _names(
+    functions: Iterable[Callable[..., Any]],
+    ignored: Sequence[str],
+    hashing: list[str] | None = None,
+) -> dict[str, str]:
+    """Returns where generators are held, and of which kind they are.
+
+    Names of functions that call `hash` are added to `hashing`.
+    """
     held: dict[str, str] = {}
     kept: dict[str, str] = {}
     made: set[str] = set()
@@ -108,6 +125,8 @@ def _names(functions: Iterable[Callable[..., Any]], ignored: Sequence[str]) -> d
     for one in reach.reach(functions):
         if one.kind == reach.FUNCTION:
             named |= mentions(one.value.__code__).names
+            if hashing is not None and _hashes(one.value) and one.path not in ignored:
+                hashing.append(one.path)
             if one.value.__name__ not in ("__init__", "__setstate__"):
                 moved |= advanced(one.value.__code__)
             for name, is_kept in _made_by(one.value):
@@ -133,6 +152,13 @@ def _names(functions: Iterable[Callable[..., Any]], ignored: Sequence[str]) -> d
         for name, kind in found.items()
         if not any(name == other or name.startswith(f"{other}.") for other in ignored)
     }
+
+
+def _hashes(function: types.FunctionType) -> bool:
+    """Whether a function calls Python's own `hash`, but for what makes keys of dicts and sets."""
+    is_own = "hash" in function.__globals__
+    calls = ("hash",) in mentions(function.__code__).chains
+    return calls and not is_own and function.__name__ != "__hash__"
 
 
 def _is_generator(value: Any) -> bool:

@@ -103,3 +103,40 @@ def test_loaders_in_several_threads_keep_to_their_draws() -> None:
     for thread in threads:
         thread.join()
     assert results == [[drawn()] * 10] * 3
+
+
+class Split(grain.transforms.Filter):
+    def filter(self, name: str) -> bool:
+        return hash(name) % 2 == 0
+
+
+class Key:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+
+class Keyed(grain.transforms.Map):
+    def map(self, name: str) -> int:
+        return len({Key(name): 1})
+
+
+def split(operation: Any, **settings: Any) -> None:
+    grain.load(["a", "b"], num_epochs=1, transformations=[operation], **settings).close()
+    with grain.load(["a", "b"], num_epochs=1, transformations=[operation], **settings) as loader:
+        list(loader)
+
+
+def test_hashes_of_text_are_told_with_workers(
+    monkeypatch: pytest.MonkeyPatch, no_process_left: None
+) -> None:
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    with pytest.warns(UserWarning, match=r"Split\.filter calls hash\(\), which for"):
+        split(Split(), worker_count=1)
+    split(Split())
+    split(Keyed(), worker_count=1)
+    split(Split(), worker_count=1, ignore_globals=[f"{__name__}.Split.filter"])
+    monkeypatch.setenv("PYTHONHASHSEED", "0")
+    split(Split(), worker_count=1)
