@@ -32,6 +32,8 @@ _INSIDE_MS, _QUICK_SECONDS = 250, 1.0
 # Between looks for notices. One counts at the second look: who failed may be trying again.
 _LOOK_SECONDS = 1.0
 _LONGEST_SLEEP = 0.2
+# Of thousands of processes that one waits for, it looks at so many.
+_LOOKED_AT = 8
 
 _KEEPS = ". (This process keeps its own batch, and next() waits for the others again.)"
 
@@ -46,10 +48,15 @@ class Channel:
 
     Args:
       devices: of the processes that take part, the same list on each.
+
+    Attributes:
+      digest: stands for the set of these processes.
     """
 
     def __init__(self, devices: list[Any]) -> None:
         self._processes = tuple(sorted({device.process_index for device in devices}))
+        names = ",".join(map(str, self._processes)).encode()
+        self.digest = hashlib.sha256(names).hexdigest()[:16]
         self._devices = devices
         self._place: int | None = None
         self._last: Said = (0, -1)
@@ -130,28 +137,29 @@ class Channel:
         try:
             while True:
                 listed = store.key_value_dir_get_bytes(folder)
-                found = {int(key.rpartition("/")[2]): value for key, value in listed}
+                found = {int(key.split("/")[-2]): value for key, value in listed}
                 missing = [process for process in self._processes if process not in found]
-                waited = time.monotonic() - began
-                if missing and waited < _QUICK_SECONDS:
-                    last = _wait_inside(store, f"{folder}{missing[0]}")
-                    if last is not None:
-                        found[missing.pop(0)] = last
-                elif missing:
-                    watch.look(missing)
-                    time.sleep(min(_LONGEST_SLEEP, waited / 20))
                 if not missing:
                     return found
+                key = f"{folder}{missing[0]}/"
+                # Whoever is there is not listed again and again while another is waited for.
+                while (waited := time.monotonic() - began) >= _QUICK_SECONDS:
+                    if store.key_value_dir_get_bytes(key):
+                        break
+                    watch.look(missing)
+                    time.sleep(min(_LONGEST_SLEEP, waited / 20))
+                else:
+                    last = _wait_inside(store, f"{key}said")
+                    if last is not None and len(missing) == 1:
+                        return {**found, missing[0]: last}
         finally:
             watch.end()
 
     def _folder(self, name: Said) -> str:
-        names = ",".join(map(str, self._processes)).encode()
-        digest = hashlib.sha256(names).hexdigest()[:16]
-        return f"grain_jax/{digest}/{self._number()}/{name[0]}.{name[1]}/"
+        return f"grain_jax/{self.digest}/{self._number()}/{name[0]}.{name[1]}/"
 
     def _key(self, name: Said) -> str:
-        return f"{self._folder(name)}{jax.process_index()}"
+        return f"{self._folder(name)}{jax.process_index()}/said"
 
     def _number(self) -> int:
         if self._place is None:
@@ -194,13 +202,11 @@ class _Watch:
         if now < self._next:
             return
         self._next = now + _LOOK_SECONDS
-        everybody = list(self._channel._processes)
         if not notices.is_up(notices.WAITS):
-            is_new = self._channel._is_new
+            everybody, is_new = self._channel.digest, self._channel._is_new
             notices.put_up(notices.WAITS, "", at=self._at, of=everybody, new=is_new)
-        put_up = notices.read_all()
-        for process in missing:
-            notice = put_up.get(process)
+        put_up = {process: notices.read(process) for process in missing[:_LOOKED_AT]}
+        for process, notice in put_up.items():
             if notice is not None and notice == self._seen.get(process):
                 self._judge(process, notice)
         self._seen = put_up
@@ -219,7 +225,7 @@ class _Watch:
             problem = f"process {process} has ended, {text}"
         elif kind == notices.CLOSED and at == self._at[0]:
             problem = f"process {process} will not ask for it: {text}"
-        elif kind == notices.WAITS and notice["of"] == list(self._channel._processes):
+        elif kind == notices.WAITS and notice["of"] == self._channel.digest:
             problem = self._elsewhere(process, at, notice["new"])
         if problem:
             raise InvalidValueError(f"{problem}{_KEEPS}")

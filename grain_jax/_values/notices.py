@@ -31,7 +31,7 @@ __all__ = [
     "client",
     "constructing",
     "put_up",
-    "read_all",
+    "read",
     "take_down",
 ]
 
@@ -95,11 +95,13 @@ def is_up(kind: str) -> bool:
     return _up.get("kind") == kind
 
 
-def read_all() -> dict[int, dict[str, Any]]:
-    """Returns the notices of all processes, by process index."""
+def read(process: int) -> dict[str, Any] | None:
+    """Returns the notice of a process, if there is one."""
     store = client()
-    listed = [] if store is None else store.key_value_dir_get_bytes(f"{_FOLDER}/")
-    return {int(key.rpartition("/")[2]): json.loads(value) for key, value in listed}
+    # A listing, since not every version can look for a key without a wait.
+    listed = [] if store is None else store.key_value_dir_get_bytes(f"{_FOLDER}/{process}/")
+    notice: dict[str, Any] | None = json.loads(listed[0][1]) if listed else None
+    return notice
 
 
 @contextlib.contextmanager
@@ -157,7 +159,7 @@ def _end() -> None:
 
 
 def _own_key() -> str:
-    return f"{_FOLDER}/{_state('process_id')}"
+    return f"{_FOLDER}/{_state('process_id')}/last"
 
 
 def _state(name: str) -> Any:

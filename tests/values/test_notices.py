@@ -38,21 +38,22 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Store:
     return store
 
 
-def up() -> dict[int, tuple[str, str]]:
-    return {
-        process: (notice["kind"], notice["text"]) for process, notice in notices.read_all().items()
-    }
+def up() -> tuple[str, str] | None:
+    """What process 1, which this is, has put up."""
+    notice = notices.read(1)
+    return None if notice is None else (notice["kind"], notice["text"])
 
 
 def test_the_last_notice_of_a_process_counts_and_is_told_from_one_before() -> None:
     notices.put_up(notices.WAITS, "", at=[0, 1])
-    first = notices.read_all()[1]
+    first = notices.read(1)
     notices.put_up(notices.WAITS, "", at=[0, 1])
+    assert first is not None
     assert first["at"] == [0, 1]
-    assert notices.read_all()[1] != first
-    assert up() == {1: ("waits", "")}
+    assert notices.read(1) != first
+    assert up() == ("waits", "")
     notices.take_down()
-    assert up() == {}
+    assert up() is None
 
 
 class Odd(BaseException):
@@ -70,19 +71,19 @@ def fail(error: BaseException) -> None:
 def test_what_fails_is_put_up_until_the_next_attempt() -> None:
     with pytest.raises(OSError, match="gone"):
         fail(OSError("gone"))
-    assert up() == {1: ("failed", "as it was asked: OSError: gone")}
+    assert up() == ("failed", "as it was asked: OSError: gone")
     with pytest.raises(Odd):
         fail(Odd())
-    assert up()[1][1].endswith("Odd: (an exception whose text cannot be made)")
+    assert up() == ("failed", "as it was asked: Odd: (an exception whose text cannot be made)")
     with notices.attending("as it was asked"):
-        assert up() == {}
+        assert up() is None
 
 
 @pytest.mark.parametrize("error", [StopIteration(), KeyboardInterrupt()])
 def test_an_end_and_an_interrupt_are_no_failures(error: BaseException) -> None:
     with pytest.raises(type(error)):
         fail(error)
-    assert up() == {}
+    assert up() is None
 
 
 def test_what_cannot_be_made_says_once_what_to_do() -> None:
@@ -90,7 +91,7 @@ def test_what_cannot_be_made_says_once_what_to_do() -> None:
     for _ in range(2):
         with pytest.raises(ValueError, match="no data"), notices.constructing("loader"):
             raise error
-    assert up() == {1: ("failed", "as it made its loader: ValueError: no data")}
+    assert up() == ("failed", "as it made its loader: ValueError: no data")
     (note,) = error.__notes__
     assert note.startswith("This process is one of 2 of a job.")
     assert "os._exit(1)" in note
@@ -102,7 +103,7 @@ def test_a_process_alone_has_nobody_to_tell(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(ValueError, match="no data"), notices.constructing("loader"):
         raise error
     assert not hasattr(error, "__notes__")
-    assert notices.read_all() == {}
+    assert notices.read(1) is None
 
 
 def test_a_forked_copy_leaves_the_service_alone(
@@ -119,7 +120,7 @@ def test_a_forked_copy_leaves_the_service_alone(
 
 def test_the_end_is_put_up_unless_an_error_is() -> None:
     notices._end()
-    assert up() == {1: ("ended", "at the end of its program")}
+    assert up() == ("ended", "at the end of its program")
     notices.put_up(notices.FAILED, "an error")
     notices._end()
-    assert up() == {1: ("failed", "an error")}
+    assert up() == ("failed", "an error")
