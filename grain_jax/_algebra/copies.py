@@ -127,22 +127,36 @@ def _tell(record: Any, error: Exception) -> None:
     )
 
 
-def _rebuilt(record: Any) -> Any:
-    """Containers rebuilt and arrays as read-only views; all else as it is."""
+def _rebuilt(record: Any, made: dict[int, Any] | None = None) -> Any:
+    """Containers rebuilt and arrays as read-only views; all else as it is.
+
+    Args:
+        record: what to rebuild.
+        made: what stands in for containers already, by their ids: one may be inside itself.
+    """
     kind = type(record)
     if isinstance(record, np.ndarray):
         return frozen_array(record)
-    if kind in (dict, collections.OrderedDict):
-        return kind((key, _rebuilt(value)) for key, value in record.items())
-    if kind is collections.defaultdict:
-        return kind(record.default_factory, {k: _rebuilt(v) for k, v in record.items()})
-    if kind is list or kind is tuple:
-        return kind([_rebuilt(value) for value in record])
-    if isinstance(record, tuple) and hasattr(kind, "_fields"):
-        return kind(*[_rebuilt(value) for value in record])
-    if dataclasses.is_dataclass(record) and not isinstance(record, type):
-        rebuilt = copy.copy(record)
+    made = {} if made is None else made
+    if id(record) in made:
+        return made[id(record)]
+    if kind in (dict, collections.OrderedDict, collections.defaultdict):
+        rebuilt = made[id(record)] = copy.copy(record)
+        for key, value in record.items():
+            rebuilt[key] = _rebuilt(value, made)
+    elif kind is list:
+        rebuilt = made[id(record)] = []
+        rebuilt += [_rebuilt(value, made) for value in record]
+    elif kind is tuple or (isinstance(record, tuple) and hasattr(kind, "_fields")):
+        parts = [_rebuilt(value, made) for value in record]
+        if id(record) not in made:  # else it was inside itself, by way of a list
+            made[id(record)] = tuple(parts) if kind is tuple else kind(*parts)
+        rebuilt = made[id(record)]
+    elif dataclasses.is_dataclass(record) and not isinstance(record, type):
+        rebuilt = made[id(record)] = copy.copy(record)
         for name, value in fields_of(record):
-            object.__setattr__(rebuilt, name, _rebuilt(value))  # also where the class is frozen
-        return rebuilt
-    return record
+            # Also where the class is frozen.
+            object.__setattr__(rebuilt, name, _rebuilt(value, made))
+    else:
+        return record
+    return rebuilt

@@ -40,6 +40,7 @@ def separated(records: list[Any]) -> list[Any]:
         found = _Found(frozen_array)
         for row in range(len(records)):
             _visit(records, row, found)
+            found.made.clear()  # a record that comes twice is two
         found.settle()
     return records
 
@@ -123,19 +124,23 @@ class _Found:
 
     Attributes:
         of_array: what stands in for an array that somebody else has a hold on.
+        made: what stands in for parts of this record that somebody else has a hold on, with these,
+            by their ids: what a record refers to twice is one object in it, itself included.
         parts: entries that are arrays which lie in another one.
         tuples: entries that were tuples, their classes, and lists of what was in them.
     """
 
-    __slots__ = ("of_array", "parts", "tuples")
+    __slots__ = ("made", "of_array", "parts", "tuples")
 
     def __init__(self, of_array: Callable[[Any], Any]) -> None:
         self.of_array = of_array
+        self.made: dict[int, tuple[Any, Any]] = {}
         self.parts: list[tuple[Any, Any]] = []
         self.tuples: list[tuple[Any, Any, type, list[Any]]] = []
 
     def settle(self) -> None:
         """Does it."""
+        self.made.clear()  # it has a hold on parts, too
         if self.parts:
             _separate_parts(self.parts, self.of_array)
         for holder, key, kind, inside in self.tuples:  # those inside others come first
@@ -150,7 +155,7 @@ def _visit(holder: Any, key: Any, found: _Found) -> None:
     if kind in IMMUTABLE_TYPES:
         return
     if references > _OF_FRESH:
-        holder[key] = _separate(value, found.of_array)
+        holder[key] = _separate(value, found)
     elif kind is np.ndarray:
         if type(value.base) is np.ndarray:
             found.parts.append((holder, key))
@@ -208,21 +213,36 @@ def _buffer_references(array: Any) -> int:
     return sys.getrefcount(array.base.obj)
 
 
-def _separate(value: Any, of_array: Callable[[Any], Any]) -> Any:
+def _separate(value: Any, found: _Found) -> Any:
     """Returns a container copied, with what is inside; for an array, what stands in for it."""
     kind = type(value)
+    if kind in IMMUTABLE_TYPES:
+        return value
+    known = found.made.get(id(value))
+    if known is not None:
+        return known[1]
+    made: Any
     if kind is np.ndarray:
-        return of_array(value)
-    if kind in _DICTS:
+        made = found.of_array(value)
+    elif kind in _DICTS:
         made = copy.copy(value)
+        found.made[id(value)] = value, made
         for name in made:
-            made[name] = _separate(made[name], of_array)
+            made[name] = _separate(made[name], found)
         return made
-    if kind is list:
-        return [_separate(part, of_array) for part in value]
-    if _is_tuple(kind):
-        return _tuple(kind, [_separate(part, of_array) for part in value])
-    return copy.copy(value) if kind in _OTHERS else value
+    elif kind is list:
+        made = []
+        found.made[id(value)] = value, made
+        made += [_separate(part, found) for part in value]
+        return made
+    elif _is_tuple(kind):
+        parts = [_separate(part, found) for part in value]
+        known = found.made.get(id(value))  # it was inside itself, by way of a list
+        made = _tuple(kind, parts) if known is None else known[1]
+    else:
+        made = copy.copy(value) if kind in _OTHERS else value
+    found.made[id(value)] = value, made
+    return made
 
 
 def _is_tuple(kind: type) -> bool:

@@ -50,17 +50,19 @@ def frozen_array(given: Array) -> Array:
 
 def seal(record: Any) -> Any:
     """The record itself, which nobody else has: its arrays are read-only now."""
-    if isinstance(record, np.ndarray):
-        record.setflags(write=False)
-    elif isinstance(record, dict):
-        for value in record.values():
-            seal(value)
-    elif isinstance(record, list | tuple):
-        for value in record:
-            seal(value)
-    elif dataclasses.is_dataclass(record) and not isinstance(record, type):
-        for _, value in fields_of(record):
-            seal(value)
+    left, seen = [record], set()
+    while left:
+        value = left.pop()
+        if isinstance(value, np.ndarray):
+            value.setflags(write=False)
+        elif id(value) not in seen:  # it may be inside itself
+            seen.add(id(value))
+            if isinstance(value, dict):
+                left += value.values()
+            elif isinstance(value, list | tuple):
+                left += value
+            elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+                left += [part for _, part in fields_of(value)]
     return record
 
 

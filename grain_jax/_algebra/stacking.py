@@ -81,7 +81,17 @@ def stack(elements: Sequence[Any], allocate: Allocate | None = None) -> Any:
     """
     if not len(elements):
         raise StackError("a batch of no elements has no structure.", "", 0, 0)
-    return _stack(elements if type(elements) is list else list(elements), "", allocate)
+    try:
+        return _stack(elements if type(elements) is list else list(elements), "", allocate)
+    except RecursionError as error:
+        raise StackError(
+            f"an element of the batch, {_kind(elements[0])}, contains itself (a node that knows "
+            "its parent, say) or is nested too deeply for a tree of arrays. Convert it in a Map "
+            "before Batch, or give Batch a batch_fn.",
+            "",
+            0,
+            0,
+        ) from error
 
 
 def _stack(column: list[Any], leaf: str, allocate: Allocate | None) -> Any:
