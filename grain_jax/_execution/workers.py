@@ -42,8 +42,8 @@ class Keeper:
         self._handle: launch.Handle | None = None
 
     def keep(self) -> None:
-        """Starts keeping, once."""
-        if self._handle is None and launch.supported():
+        """Starts keeping, once; not in a worker that imports what makes an iterator."""
+        if self._handle is None and launch.supported() and launch.possible():
             self._handle = launch.keep_alive()
 
     def close(self) -> None:

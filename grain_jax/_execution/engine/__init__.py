@@ -9,6 +9,7 @@ starts the next: trainer, zygote (one per trainer), helper (one per pool), worke
     bundle.py    the outputs of one task
     slots.py     which slots are free, which lent; the byte budget
     launch.py    start and share the zygote, the environment of workers, `keep_alive`, `supported`
+    process.py   what is started as a program, and why it could not be
     helper.py    the zygote and the helper: start workers, report deaths, end with the trainer
     imports.py   which modules a pipeline names, whether a fork after their import is safe
     locations.py  modules that a worker would not find by their names, and code of no module

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from grain_jax._values import faults
 from grain_jax._values.errors import WorkerError
 
 __all__ = [
@@ -205,10 +206,16 @@ class Arena:
             try:
                 os.ftruncate(descriptor, stride * slots)
                 return cls(descriptor, stride, slots, on_disk)
-            except OSError:
+            except OSError as error:
                 stride //= 2
                 if stride < 1 << 28:
                     os.close(descriptor)
+                    if error.errno == errno.EFBIG:
+                        faults.add_note(
+                            error,
+                            "The limit on the sizes of files (`ulimit -f`) leaves no room for the "
+                            "memory that is shared with workers. Raise it, or use worker_count=0.",
+                        )
                     raise
 
     def block(self, slot: int, size: int) -> Any:

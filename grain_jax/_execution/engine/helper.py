@@ -30,6 +30,7 @@ from typing import Any
 
 from grain_jax._execution.engine import (
     channel,
+    faults,
     imports,
     locations,
     log,
@@ -38,7 +39,7 @@ from grain_jax._execution.engine import (
     title,
 )
 
-__all__ = ["PARCEL_HEAD", "command", "main", "read_settings"]
+__all__ = ["PARCEL_HEAD", "RUNS", "STARTED", "command", "main", "read_settings"]
 
 _FAREWELL = 1.0  # seconds that workers have to close what they have opened
 _LAST = 0.5  # seconds that what workers have started has to end after them
@@ -49,18 +50,37 @@ _PRELOADED = ("grain_jax._execution.engine.worker", "grain_jax._datasets.program
 _held: list[Any] = []  # sockets that stay open until `os._exit`, and do not warn before it
 PARCEL_HEAD = 24  # bytes; a parcel begins with three lengths, that of the settings first
 
+# The variable that says that a process was started by an engine. It is gone where one runs: a
+# program that has it was started in place of the interpreter.
+STARTED = "GRAIN_JAX_ENGINE_STARTED_BY"
+RUNS = 0o400  # the permissions of the file that was stderr until then; no full disk prevents that
+
 _CODE = (
-    "import sys; sys.path[:] = sys.argv[4:]; "
-    "from grain_jax._execution.engine.helper import main; main(*sys.argv[1:4])"
+    "import sys; sys.path[:] = sys.argv[5:]; "
+    "from grain_jax._execution.engine.helper import main; main(*sys.argv[1:5])"
 )
+_stderr = -1
 
 
-def command(role: str, parent: int, arguments: list[Any], path: list[str]) -> list[str]:
-    """Returns the command line of a process of the engine."""
+def command(
+    role: str, parent: int, arguments: list[Any], path: list[str], stderr: int = -1
+) -> list[str]:
+    """Returns the command line of a process of the engine; `stderr` is for when it runs."""
     # The interpreter's own flags (-X utf8, -W ...) hold for the workers, too.
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     packed = ",".join(map(str, arguments))
-    return [sys.executable, *flags, "-P", "-c", _CODE, role, str(parent), packed, *path]
+    return [
+        sys.executable,
+        *flags,
+        "-P",
+        "-c",
+        _CODE,
+        role,
+        str(parent),
+        packed,
+        str(stderr),
+        *path,
+    ]
 
 
 def _die_with_parent(parent: int) -> None:
@@ -78,9 +98,23 @@ def _at_parents_death(number: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
 
 
-def main(role: str, parent: str, arguments: str) -> None:
+def _say_that_it_runs() -> None:
+    """Goes over to the trainer's stderr, unless that is done."""
+    global _stderr
+    stderr, _stderr = _stderr, -1
+    if stderr >= 0:
+        sys.stderr.flush()
+        os.fchmod(2, RUNS)
+        os.dup2(stderr, 2)
+        os.close(stderr)
+
+
+def main(role: str, parent: str, arguments: str, stderr: str) -> None:
     """Is a process of the engine: a zygote, a helper of its own, or a fresh worker."""
+    global _stderr
     signals.catch()
+    os.environ.pop(STARTED, None)
+    _stderr = int(stderr)
     numbers = [int(text) for text in arguments.split(",")]
     if role != "worker":  # it knows its own
         title.write(f"grain_jax {role}")
@@ -100,6 +134,7 @@ def main(role: str, parent: str, arguments: str) -> None:
 def _zygote(parent: int, control: socket.socket) -> None:
     for module in _PRELOADED:
         importlib.import_module(module)
+    _say_that_it_runs()
     gc.collect()
     gc.freeze()  # the collector would otherwise write to, and so copy, every shared page
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps helpers
@@ -194,11 +229,14 @@ class _Helper:
         signal.set_wakeup_fd(woken.fileno(), warn_on_full_buffer=False)
         # From here on no code of the user's runs here, and there are processes to be ended.
         _at_parents_death(signal.SIGCHLD)
+        _say_that_it_runs()
         try:
             for number in range(self.settings["workers"]):
                 self.start(number)
             self.say("ready", self.mode)
             self._watch(wake)
+        except Exception as error:  # no more processes, say
+            self.say("failed", faults.shorten(faults.pack_exception(error, None), channel.LIMIT))
         finally:
             self._end_workers()
             self.say("bye")  # datagram sockets have no end of file

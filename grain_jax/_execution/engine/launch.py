@@ -7,15 +7,15 @@ import os
 import pickle
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Sequence
 
-from grain_jax._execution.engine import channel, helper, surroundings
+from grain_jax._execution.engine import channel, surroundings
 from grain_jax._execution.engine.arena import Arena
-from grain_jax._values.errors import InvalidValueError
+from grain_jax._execution.engine.process import Process, check
+from grain_jax._values.errors import InvalidValueError, WorkerError
 from grain_jax._values.processes import is_gone
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "Helper",
     "default_mode",
     "keep_alive",
+    "possible",
     "settings",
     "supported",
 ]
@@ -36,12 +37,18 @@ def supported() -> bool:
     return os.name == "posix" and hasattr(socket, "AF_UNIX")
 
 
+def possible() -> bool:
+    """Whether processes may be started from here, as things are."""
+    return not surroundings.loading
+
+
 class _Zygote:
     def __init__(self) -> None:
         self.control, theirs = channel.pair()
         self.users = 0
+        self.is_told = False
         try:
-            self.process = _spawn("zygote", [theirs.fileno()], [theirs.fileno()])
+            self.process = Process("zygote", [theirs.fileno()], [theirs.fileno()])
         except BaseException:
             self.control.close()
             raise
@@ -49,31 +56,19 @@ class _Zygote:
             theirs.close()
 
     def alive(self) -> bool:
-        return self.process.poll() is None
+        return not self.process.ended()
+
+    def check(self) -> None:
+        """Raises if it could not be started, once: who then tries again gets another one."""
+        if not self.is_told and (failure := self.process.failure()):
+            self.is_told = True
+            raise WorkerError(failure)
 
     def stop(self) -> None:
         with contextlib.suppress(OSError):  # gone already
             self.control.send(b"stop")
         self.control.close()
-        _reap(self.process)
-
-
-def _spawn(role: str, arguments: list[int], descriptors: list[int]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        helper.command(role, os.getpid(), arguments, surroundings.search_path()),
-        stdin=subprocess.DEVNULL,
-        env=surroundings.environment(),
-        pass_fds=descriptors,
-        start_new_session=True,  # Ctrl-C reaches a process group before Python can ignore it
-    )
-
-
-def _reap(process: subprocess.Popen[bytes]) -> None:
-    try:
-        process.wait(timeout=2)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait(timeout=2)
+        self.process.reap()
 
 
 _lock = threading.RLock()  # a finalizer inside `_acquire` may close a pool
@@ -86,7 +81,7 @@ def _after_fork_in_child() -> None:
     _lock = threading.RLock()
     if _shared is not None:
         _shared.control.close()
-        _shared.process.returncode = 0  # not a child of this process
+        _shared.process.forget()
         _shared = None
 
 
@@ -96,6 +91,7 @@ if hasattr(os, "register_at_fork"):
 
 def _acquire() -> _Zygote:
     global _shared
+    check()
     with _lock:
         zygote = _shared
         if zygote is not None:
@@ -103,6 +99,8 @@ def _acquire() -> _Zygote:
             if zygote.alive():
                 return zygote
             zygote.users -= 1
+            _shared = None
+            zygote.check()
         _shared = zygote = _Zygote()
         zygote.users += 1
         return zygote
@@ -137,12 +135,20 @@ class Handle:
         return self._zygote is not None and self._zygote.alive()
 
     @property
+    def held(self) -> _Zygote | None:
+        """The process, as it is."""
+        return self._zygote
+
+    @property
     def zygote(self) -> _Zygote:
         """The process, started anew if it has died."""
-        if self._zygote is None or not self._zygote.alive():
+        zygote = self._zygote
+        if zygote is None or not zygote.alive():
             self.close()
-            self._zygote = _acquire()
-        return self._zygote
+            if zygote is not None:
+                zygote.check()
+            self._zygote = zygote = _acquire()
+        return zygote
 
 
 def keep_alive() -> Handle:
@@ -157,11 +163,11 @@ class Helper:
         self.control, theirs = channel.pair()
         self.pid = 0
         self._handle: Handle | None = None
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Process | None = None
         passed = [theirs.fileno(), *descriptors]
         try:
             if mode == "fresh":
-                self._process = _spawn("helper", [first_row, *passed], passed)
+                self._process = Process("helper", [first_row, *passed], passed)
             else:
                 self._ask_zygote(pickle.dumps((mode, first_row), 5), passed)
         except BaseException:
@@ -178,16 +184,30 @@ class Helper:
         try:
             channel.send_descriptors(self._handle.zygote.control, request, descriptors)
         except OSError:
-            _reap(self._handle.zygote.process)  # it died since; `zygote` starts another
+            self._handle.zygote.process.reap()  # it died since; `zygote` starts another
             channel.send_descriptors(self._handle.zygote.control, request, descriptors)
 
     def gone(self) -> bool:
         """Whether it has ended without being told to, as far as this process can see."""
         if self._process is not None:
-            return self._process.poll() is not None
+            return self._process.ended()
         if self._handle is not None and not self._handle.alive():
             return True
         return self.pid != 0 and is_gone(self.pid)  # the kernel reaps it
+
+    def failure(self) -> str | None:
+        """Returns why its program could not be started, if that is so, now that it is gone."""
+        if self._process is not None:
+            return self._process.failure(seconds=2)
+        zygote = None if self._handle is None else self._handle.held
+        if zygote is None:
+            return None
+        zygote.is_told = True
+        return zygote.process.failure(seconds=2)
+
+    def end(self) -> str:
+        """Returns how its program ended, in words, where this process can know."""
+        return "" if self._process is None else self._process.end()
 
     def stop(self, ready: bool) -> None:
         """Ends it and its workers, in bounded time.
@@ -203,7 +223,7 @@ class Helper:
             self._ended(1.0, kill=True)
         self.control.close()
         if self._process is not None:
-            _reap(self._process)
+            self._process.reap()
         if self._handle is not None:
             self._handle.close()
 
@@ -261,7 +281,7 @@ class Helper:
         """Closes this process's copy of the socket, after a fork of the trainer."""
         self.control.close()
         if self._process is not None:
-            self._process.returncode = 0
+            self._process.forget()
 
 
 def default_mode() -> str:

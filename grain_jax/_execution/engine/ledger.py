@@ -307,11 +307,12 @@ class Ledger:
             self._limbo.discard(attempt)
             self._slots.release(self._flying.pop(attempt)[1])
 
-    def abandon(self, dead: bool) -> bool:
+    def abandon(self, dead: bool, how: str = "") -> bool:
         """Takes note that all workers end unseen; whether others make sense.
 
         Args:
           dead: whether their helper has died by itself.
+          how: how it did, where that is known.
         """
         self.drain()
         rows = range(self._first_row, self._first_row + self._workers)
@@ -336,7 +337,7 @@ class Ledger:
         if self._lost_helpers > self._restarts:
             self.broken = WorkerError(
                 f"the process that starts the workers has died {_times(self._lost_helpers)} "
-                "without a result in between; out of memory?"
+                f"without a result in between; {how or 'out of memory?'}"
             )
         return self.broken is None
 

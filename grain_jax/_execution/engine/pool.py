@@ -375,13 +375,17 @@ class Pool:
             self._helper.start_worker(rest[0])
 
     def _lose_helper(self) -> None:
-        if not self._closed and self._ledger.broken is None:
+        if self._closed or self._ledger.broken is not None:
+            return
+        if failure := self._helper.failure():
+            self._ledger.broken = WorkerError(failure)
+        else:
             self._replace_helper(dead=True)
 
     def _replace_helper(self, dead: bool) -> None:
         # Its workers end with it, but nobody says when: others get other rows and slots.
         self._torn = True
-        again = self._ledger.abandon(dead)
+        again = self._ledger.abandon(dead, self._helper.end())
         self._helper.stop(ready=False)
         if again and (row := self._ledger.free_row()) is not None:
             self._connect(row)

@@ -28,6 +28,8 @@ __all__ = ["FORCED", "SETTINGS", "apply", "environment", "load", "read", "search
 
 T = TypeVar("T")
 
+loading = False  # whether this process, one of the engine, loads the pipeline or what it names
+
 # Workers see no accelerator, whatever the trainer's environment says, and use one thread each.
 FORCED = {
     "JAX_PLATFORMS": "cpu",
@@ -336,9 +338,12 @@ def load(function: Callable[[], T]) -> T:
     The trainer has imported the same modules, mostly before it made its settings: what these turn
     into errors is none there. An import that changes them has changed them in the trainer, too.
     """
+    global loading
     before = {name: one.read() for name, one in SETTINGS.items() if one.inner}
+    loading = True
     _apply_filters([("ignore" if how == "error" else how, *rest) for how, *rest in _filters()])
     try:
         return contextvars.Context().run(function)
     finally:
+        loading = False
         apply(before)
