@@ -34,7 +34,7 @@ class PipelineIterator(Positioned[T, dict[str, Any]], iterators.DatasetIterator[
 
     def _go_to(self, state: Any) -> None:
         layout, position = states.decode(
-            copy.deepcopy(state),
+            state,
             self._pipeline,
             self._mark,
             lanes=self._options.lanes,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
@@ -64,6 +65,12 @@ def decode(
     Raises:
       StateError: for anything that is no state, or one that does not fit.
     """
+    try:
+        state = copy.deepcopy(state)
+    except RecursionError:
+        raise errors.StateError(
+            "this is no state of grain_jax: it is nested too deep. Give what get_state() returned."
+        ) from None
     if files.is_joint(state):
         state = joining.share(state, pipeline.layout.shard)
     if not isinstance(state, Mapping) or "grain_jax" not in state:

@@ -18,6 +18,7 @@ __all__ = [
     "located",
     "mark_told",
     "named",
+    "notes_of",
     "place",
     "reraise",
     "set_attribute",
@@ -104,12 +105,23 @@ def set_attribute(error: BaseException, name: str, value: object) -> None:
 
 def add_note(error: BaseException, note: str) -> None:
     """Adds a note, whatever the user's class does about attributes."""
-    set_attribute(error, "__notes__", [*getattr(error, "__notes__", ()), note])
+    set_attribute(error, "__notes__", [*notes_of(error), note])
+
+
+def notes_of(error: BaseException) -> list[str]:
+    """Returns the notes of an exception as texts, whatever the user has put there."""
+    try:
+        notes = getattr(error, "__notes__", ())
+    except Exception:  # a class of the user's may raise anything there
+        return []
+    # As Python shows them. No other iterables, which may be without an end.
+    given = notes if isinstance(notes, (list, tuple)) else () if notes is None else (notes,)
+    return list(map(_text, given))
 
 
 def described(error: BaseException, longest: int) -> str:
     """Returns what an exception says and its notes, in one text; so many characters of each."""
-    texts = [_text(error), *map(str, getattr(error, "__notes__", ()))]
+    texts = [_text(error), *notes_of(error)]
     return "\n".join(t if len(t) <= longest else f"{t[:longest]}…" for t in texts)
 
 
@@ -119,11 +131,12 @@ def named(error: BaseException, longest: int) -> str:
     return f"{type(error).__name__}: {text if len(text) <= longest else f'{text[:longest]}…'}"
 
 
-def _text(error: BaseException) -> str:
+def _text(value: object) -> str:
     try:
-        return str(error)
+        return str(value)
     except BaseException:  # a class of the user's may raise anything there
-        return "(an exception whose text cannot be made)"
+        what = "an exception" if isinstance(value, BaseException) else "a note"
+        return f"({what} whose text cannot be made)"
 
 
 def _is_read_only(error: BaseException) -> bool:

@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import json
 import os
 import re
 import secrets
+import stat
 from collections.abc import Mapping
 from typing import Any
 
@@ -147,15 +149,18 @@ def read_all_states(directory: StatePath) -> bytes:
             " and one save writes those of one number: two saves share the directory. Restore"
             " another step of the checkpoint."
         )
-    wanted = [file_name(index, counts[0]) for index in range(counts[0])]
-    missing = [name for name in wanted if name not in names]
-    if missing:
+    wanted = map(file_name, range(counts[0]), itertools.repeat(counts[0]))
+    # A name may say any number: the first that is missing is soon found.
+    missing = next((name for name in wanted if name not in names), None)
+    if missing is not None:
         raise StateError(
-            f"{missing[0]} is missing in {where}, and the files of all processes are needed, since"
+            f"{missing} is missing in {where}, and the files of all processes are needed, since"
             " each of these states knows its own shard alone. Restore another step of the"
             " checkpoint."
         )
-    values = [_parse(directory, name, _read(directory, name)) for name in wanted]
+    values = [
+        _parse(directory, n, _read(directory, n)) for n in sorted(names, key=names.__getitem__)
+    ]
     return json.dumps({JOINT: values}).encode()
 
 
@@ -229,7 +234,18 @@ def _read(directory: StatePath, name: str) -> bytes:
     if _is_remote(directory):
         content: bytes = (_remote(directory) / name).read_bytes()
         return content
-    with open(os.path.join(os.fspath(directory), name), "rb") as file:
+    # A pipe of that name would wait for somebody to write to it.
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    try:
+        descriptor = os.open(os.path.join(os.fspath(directory), name), flags)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise _is_no_state(directory, name, f"cannot be read ({error.strerror})") from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise _is_no_state(directory, name, "is no plain file")
+    with open(descriptor, "rb") as file:
         return file.read()
 
 
@@ -242,7 +258,11 @@ def _parse(directory: StatePath, name: str, state: bytes) -> Any:
         problem = f"is cut short, or is no JSON ({error}; the file has {len(state)} bytes)"
     except (ValueError, RecursionError) as error:  # a number or a nesting beyond all measure
         problem = f"is not a state ({error})"
-    raise StateError(
+    raise _is_no_state(directory, name, problem)
+
+
+def _is_no_state(directory: StatePath, name: str, problem: str) -> StateError:
+    return StateError(
         f"{name} in {os.fspath(directory)} {problem}. The file was damaged after it was written,"
         " or something else wrote it: restore another step of the checkpoint."
     )

@@ -137,7 +137,7 @@ def constructing(what: str) -> Iterator[None]:
         if client() is not None and isinstance(count, int) and count > 1:
             put_up(FAILED, f"as it made its {what}: {faults.named(error, _LONGEST)}")
             advice = _ADVICE.format(count=count)
-            if advice not in getattr(error, "__notes__", ()):
+            if advice not in faults.notes_of(error):
                 faults.add_note(error, advice)
         raise
 

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from tests.faults import (
+    edited_kills,
+    forks,
     many_processes,
     mutated_states,
     random_pipelines,
@@ -29,13 +31,15 @@ pytestmark = [
     ("campaign", "count", "what"),
     [
         (worker_kills.run, 8, "processes killed"),
+        (edited_kills.run, 8, "processes killed"),
+        (forks.run, 16, "forks"),
         (trainer_kills.run, 1, "kills"),
         (mutated_states.run, 390, "states"),
         (random_pipelines.run, 30, "pipelines"),
         (soak.run, 2000, "batches"),
         (many_processes.run, 8, "phases"),
     ],
-    ids=["workers", "trainers", "states", "pipelines", "soak", "processes"],
+    ids=["workers", "edits", "forks", "trainers", "states", "pipelines", "soak", "processes"],
 )
 def test_short_form(campaign: Callable[[int, int], Any], count: int, what: str) -> None:
     assert campaign(count, 1)[what] == count

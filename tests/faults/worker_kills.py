@@ -14,13 +14,13 @@ from tests.conftest import parent_of_each
 from tests.faults import campaign, pieces
 from tests.property import reference
 
-__all__ = ["run"]
+__all__ = ["Killer", "run"]
 
 _ROLES = ("zygote", "helper", "worker")  # child of the trainer, its child, and its child
 _MOST = 3  # kills a pipeline: as often as the default lets one task lose its worker
 
 
-class _Killer(threading.Thread):
+class Killer(threading.Thread):
     """Kills processes of the loader until it has killed enough or is told to stop."""
 
     def __init__(self, rng: random.Random, most: int) -> None:
@@ -77,7 +77,7 @@ def _one(rng: random.Random, most: int, counts: Counter[str]) -> None:
     keeps = rng.random() < 0.5
     workers = rng.randint(1, 3)
     kept, got = [], []
-    killer = _Killer(rng, min(most, rng.randint(1, _MOST)))
+    killer = Killer(rng, min(most, rng.randint(1, _MOST)))
     with pieces.loader(pipeline, workers, extra) as loader:
         iterator = iter(loader)
         killer.start()

@@ -352,3 +352,27 @@ def test_a_damaged_file_is_named_with_what_is_wrong(
 def test_a_state_cut_anywhere_is_refused(tmp_path: Path, length: int) -> None:
     (tmp_path / "process_0-of-1.json").write_bytes(elastic(12345)[:length])
     refusal(tmp_path, 0, 1)
+
+
+def test_a_name_with_a_count_beyond_all_measure_is_an_error_at_once(tmp_path: Path) -> None:
+    (tmp_path / "process_0-of-999999999.json").write_text('{"joined": 1}')
+    with pytest.raises(StateError, match=r"process_1-of-999999999\.json is missing"):
+        read_state(tmp_path, 0, 1)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("kind", ["pipe", "directory", "device", "loop"])
+@pytest.mark.parametrize("index", [0, 1])
+def test_what_is_no_plain_file_is_named_and_not_waited_for(
+    tmp_path: Path, kind: str, index: int
+) -> None:
+    path = tmp_path / f"process_{index}-of-2.json"
+    (tmp_path / f"process_{1 - index}-of-2.json").write_text('{"elastic": true}')
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "directory":
+        path.mkdir()
+    else:
+        path.symlink_to("/dev/zero" if kind == "device" else path)
+    with pytest.raises(StateError, match=rf"process_{index}-of-2\.json .*(plain|cannot be read)"):
+        read_state(tmp_path, 0, 2)

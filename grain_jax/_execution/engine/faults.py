@@ -11,7 +11,13 @@ from typing import Any
 
 from grain_jax._execution.engine import wire
 from grain_jax._values.errors import GrainError, TransformError
-from grain_jax._values.faults import add_note, mark_told, set_attribute, with_traceback
+from grain_jax._values.faults import (
+    add_note,
+    mark_told,
+    notes_of,
+    set_attribute,
+    with_traceback,
+)
 
 __all__ = [
     "death",
@@ -77,7 +83,7 @@ def _describe(error: BaseException, registry: wire.Registry | None, left: int) -
         if kind.__module__ in ("builtins", "__main__")
         else f"{kind.__module__}.{kind.__qualname__}",
         "text": text,
-        "notes": [str(note) for note in getattr(error, "__notes__", ())],
+        "notes": notes_of(error),
         "frames": _frames(error),
         "cause": None,
         "group": None,
