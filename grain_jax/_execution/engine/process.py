@@ -60,6 +60,11 @@ class Process:
             if stderr >= 0:
                 os.close(stderr)
 
+    @property
+    def pid(self) -> int:
+        """Its number."""
+        return self._process.pid
+
     def __del__(self) -> None:
         self._forget_words()
 
