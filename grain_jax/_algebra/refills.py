@@ -27,8 +27,9 @@ __all__ = ["Refills", "copied"]
 
 _MOST_PARTS = 64  # of one record that are looked at
 _DEEPEST = 8
-# After so many records that were the same when read again, only some blocks are looked at.
-_MOST_COMPARED = 256
+# After so much that was the same when read again, only some blocks are looked at.
+_MOST_COMPARED = 256  # records, of 256 KiB at most, or as many as these in larger ones
+_UNIT = 1 << 18
 _PAUSE = 16
 _MOST_BUFFERS = 8  # that are filled in turn
 # Of these, records share objects that nobody changes.
@@ -115,13 +116,14 @@ class Refills:
                     wanted.setdefault(row, []).append((path, now))
         for row, parts in wanted.items():
             record = again(keys[row])
-            self._compared += 1
             for path, now in parts:
+                size = now.nbytes if isinstance(now, np.ndarray) else 0
+                self._compared += 1 + size // _UNIT
                 try:
                     value = _at(record, path)
                 except (LookupError, TypeError):
                     return True
-                if not _equal(_content(value), now):
+                if not _equal(now, value):
                     return True
         return False
 
@@ -131,7 +133,7 @@ def _changes(record: Any, key: int, length: int, again: Callable[[int], Any]) ->
     before = _content(record)
     for other in range(key + 1, key + min(length, _MOST_BUFFERS + 1)):
         again(other % length)
-        if not _equal(before, _content(record)):
+        if not _equal(before, record):
             return True
     return False
 
@@ -240,22 +242,38 @@ def _at(record: Any, path: _Path) -> Any:
 
 
 def _content(value: Any) -> Any:
-    """Returns what is compared of a value: a copy; None where there is no telling."""
-    if isinstance(value, np.ndarray | memoryview):
-        array = np.array(value)
-        if not array.dtype.hasobject:
-            return array
+    """Returns a copy of what is compared of a value; None where there is no telling."""
+    array = _array(value)
+    if array is not None:
+        return np.array(array)
     try:
         return pickle.dumps(value, 5)
     except Exception:
         return None
 
 
-def _equal(one: Any, other: Any) -> bool:
-    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
-        return (
-            one.shape == other.shape
-            and one.dtype == other.dtype
-            and bool((one.reshape(-1).view(np.uint8) == other.reshape(-1).view(np.uint8)).all())
-        )
-    return one is None or other is None or bool(one == other)
+def _array(value: Any) -> Any:
+    if not isinstance(value, np.ndarray | memoryview):
+        return None
+    array = np.asarray(value)
+    return None if array.dtype.hasobject else array
+
+
+def _equal(content: Any, value: Any) -> bool:
+    """Whether a value has still, or again, the content that another one had."""
+    if content is None:
+        return True
+    array = _array(value)
+    if array is None or not isinstance(content, np.ndarray):
+        now = _content(value)
+        return now is None or (type(now) is type(content) and bool(now == content))
+    if content.shape != array.shape or content.dtype != array.dtype:
+        return False
+    one, other = _words(content), _words(array)
+    return bool((one == other).all())
+
+
+def _words(array: Any) -> Any:
+    """Returns the memory of an array as few numbers."""
+    kind = np.uint64 if array.nbytes % 8 == 0 else np.uint8
+    return np.ascontiguousarray(array).reshape(-1).view(kind)
