@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import os
 import threading
@@ -207,7 +206,7 @@ class AheadIterator(Closing, StatefulCheckpointable, Generic[T]):
         return _Loan(self)
 
     def _next(self) -> T:
-        with self._lock, self._unless_closed():
+        with self._lock, _UnlessClosed(self):
             if self._exhausted:
                 raise StopIteration
             # `close` may come from another thread between any two lines.
@@ -221,16 +220,6 @@ class AheadIterator(Closing, StatefulCheckpointable, Generic[T]):
             self._borrower.state = state
             self._pending = None
             return delivered  # type: ignore[no-any-return]
-
-    @contextlib.contextmanager
-    def _unless_closed(self) -> Iterator[None]:
-        """Raises `ClosedError` in place of whatever a source raises as it is closed."""
-        self._check()
-        try:
-            yield
-        except Exception:
-            self._check()
-            raise
 
     def _take(self) -> tuple[T, Any, int]:
         try:
@@ -262,7 +251,7 @@ class AheadIterator(Closing, StatefulCheckpointable, Generic[T]):
     def _peek(self) -> T:
         """Returns the next element, which stays the next; an error or the end stay so, too."""
         refuse_lent(self, self._owner)
-        with self._lock, self._unless_closed():
+        with self._lock, _UnlessClosed(self):
             if self._exhausted and self._pending is None:
                 raise StopIteration
             pending = self._pending = self._pending or self._received()
@@ -300,7 +289,7 @@ class AheadIterator(Closing, StatefulCheckpointable, Generic[T]):
             self._former = None
 
     def _move_to(self, state: Any) -> None:
-        with self._unless_closed():
+        with _UnlessClosed(self):
             require_state(self._iterator, self._lent.has_state)
             self._halt()
             self._lent.set_state(self._decode(state))
@@ -323,6 +312,25 @@ class AheadIterator(Closing, StatefulCheckpointable, Generic[T]):
                 f"this {type(self).__name__} was closed. Make another one; a state that was taken"
                 " before can be set on it."
             )
+
+
+class _UnlessClosed:
+    """Raises `ClosedError` in place of whatever a source raises as it is closed.
+
+    No generator: `contextlib` writes to exceptions, and some refuse that.
+    """
+
+    __slots__ = ("_check",)
+
+    def __init__(self, iterator: AheadIterator[Any]) -> None:
+        self._check = iterator._check
+
+    def __enter__(self) -> None:
+        self._check()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and issubclass(kind, Exception):
+            self._check()
 
 
 class _Borrower:
