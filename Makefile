@@ -36,6 +36,8 @@ test-newest:
 
 faults: $(VENV)/.installed-test
 	$(BIN)/python -m tests.faults.worker_kills
+	$(BIN)/python -m tests.faults.edited_kills
+	$(BIN)/python -m tests.faults.forks
 	$(BIN)/python -m tests.faults.trainer_kills
 	$(BIN)/python -m tests.faults.mutated_states
 	$(BIN)/python -m tests.faults.random_pipelines

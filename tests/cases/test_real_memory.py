@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import ml_dtypes
 import numpy as np
 import pytest
 
 import grain_jax as grain
+from tests.cases import scripts
 
 pytestmark = pytest.mark.usefixtures("no_process_left")
 
@@ -348,3 +350,63 @@ def test_what_the_user_made_read_only_for_a_while_is_copied_too() -> None:
 
     with grain.prefetch_to_device(made(), jax.devices()[0], buffer_size=4) as placed:
         assert first_column(list(placed)) == [[key] * 4 for key in range(20)]
+
+
+# --- kinds that lose something on the way --------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("frozen", [True])
+def test_records_with_slots_of_the_script_arrive(
+    tmp_path: Path, workers: int, frozen: bool
+) -> None:
+    text = f"""
+    import dataclasses
+    import numpy as np
+    import grain_jax as grain
+
+    @dataclasses.dataclass(slots=True, frozen={frozen})
+    class Example:
+        x: np.ndarray
+        label: int
+
+    def make(key):
+        return Example(np.full(3, key), key)
+
+    class Make(grain.transforms.Map):
+        def map(self, key):
+            return make(key)
+
+    for source, todo in ((range(4), [Make()]), ([make(key) for key in range(4)], [])):
+        loader = grain.load(source, transformations=todo, num_epochs=1, worker_count={workers})
+        for key, example in enumerate(loader):
+            assert type(example) is Example
+            print(example.x.tolist(), example.label)
+    """
+    expected = [f"{[key] * 3} {key}" for key in range(4)] * 2
+    assert scripts.output(tmp_path, text) == expected
+
+
+TINY = ["float8_e5m2", "float8_e4m3fn", "bfloat16", "int4", "float8_e8m0fnu"]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("name", TINY)
+def test_dtypes_that_numpy_has_not_arrive_also_padded(workers: int, name: str) -> None:
+    dtype = np.dtype(getattr(ml_dtypes, name))
+    values = np.arange(1, 7).astype(dtype)
+    source = [{"x": values[key : key + 1]} for key in range(6)]
+    batch = grain.transforms.Batch(4)
+    host = list(loader(source, batch, workers=workers))
+    assert [b["x"].dtype for b in host] == [dtype, dtype]
+    assert np.concatenate([b["x"][:, 0] for b in host]).tobytes() == values.tobytes()
+    batches = loader(source, batch, workers=workers)
+    with grain.prefetch_to_device(batches, jax.devices()[0], remainder="pad") as placed:
+        got = list(placed)
+    batches.close()
+    assert [b["x"].dtype for b in got] == [dtype, dtype]
+    assert [np.asarray(b["mask"]).tolist() for b in got] == [[True] * 4, [True] * 2 + [False] * 2]
+    rows = np.concatenate([np.asarray(b["x"])[np.asarray(b["mask"]), 0] for b in got])
+    assert rows.tobytes() == values.tobytes()
+    zero = np.zeros(2, dtype).tobytes()  # of float8_e8m0fnu, which has none, the smallest number
+    assert np.asarray(got[1]["x"])[2:, 0].tobytes() == zero

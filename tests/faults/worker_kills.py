@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import random
@@ -39,9 +40,10 @@ class Killer(threading.Thread):
             role = self._rng.choices(_ROLES, (1, 3, 16))[0]
             found = _at_depth(1 + _ROLES.index(role))
             if found and not self._told.is_set():
-                os.kill(self._rng.choice(sorted(found)), signal.SIGKILL)
-                self.killed[role] += 1
-                self._left -= 1
+                with contextlib.suppress(ProcessLookupError):  # it has ended by itself
+                    os.kill(self._rng.choice(sorted(found)), signal.SIGKILL)
+                    self.killed[role] += 1
+                    self._left -= 1
 
     def end(self) -> None:
         self._told.set()
