@@ -18,7 +18,7 @@ help:
 	@echo "make demo    train, kill, resume, compare: the whole path on real data"
 	@echo "make test    the test suite                  (PYTEST_ARGS='-k name' to choose)"
 	@echo "make test-newest  a short form of it on the newest Python that is installed"
-	@echo "make faults  the long forms of the campaigns in tests/faults: half an hour"
+	@echo "make faults  the long forms of the campaigns in tests/faults: an hour"
 	@echo "make lint    ruff                            make types   mypy"
 	@echo "make format  rewrite in the project's style  make bench   compare with Grain"
 
@@ -42,6 +42,7 @@ faults: $(VENV)/.installed-test
 	$(BIN)/python -m tests.faults.mutated_states
 	$(BIN)/python -m tests.faults.random_pipelines
 	$(BIN)/python -m tests.faults.interrupts
+	$(BIN)/python -m tests.faults.many_processes
 	$(BIN)/python -m tests.faults.soak
 
 lint: $(VENV)/.installed-dev
