@@ -206,20 +206,26 @@ class AheadIterator(Closing, StatefulCheckpointable, Generic[T]):
         return _Loan(self)
 
     def _next(self) -> T:
-        with self._lock, _UnlessClosed(self):
-            if self._exhausted:
-                raise StopIteration
-            # `close` may come from another thread between any two lines.
-            pending = self._pending = self._pending or self._take()
-            element, state, number = pending
-            run = self._run
-            if run is not None:
-                run.take(number)
-            # An error here leaves the element pending, so that it is not lost.
-            delivered = self._deliver(element)
-            self._borrower.state = state
-            self._pending = None
-            return delivered  # type: ignore[no-any-return]
+        with self._lock:
+            self._check()
+            try:
+                if self._exhausted:
+                    raise StopIteration
+                # `close` may come from another thread between any two lines.
+                pending = self._pending = self._pending or self._take()
+                element, state, number = pending
+                run = self._run
+                if run is not None:
+                    run.take(number)
+                # An error here leaves the element pending, so that it is not lost.
+                delivered = self._deliver(element)
+                # Handed over: no call may follow, as Ctrl-C could come after it.
+                self._borrower.state = state
+                self._pending = None
+                return delivered  # type: ignore[no-any-return]
+            except Exception:
+                self._check()
+                raise
 
     def _take(self) -> tuple[T, Any, int]:
         try:
