@@ -83,3 +83,18 @@ def test_a_copy_of_a_view_has_its_form(form: str) -> None:
     view[0, 0] = 9
     assert made["view"].format == form
     assert made["view"].tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_bad_records_are_for_whoever_wants_them() -> None:
+    class Bad(Reads):
+        def __call__(self, key: int) -> Any:
+            if key == 5:
+                raise ValueError("bad")
+            return super().__call__(key)
+
+    refills, read = Refills(), Bad(True)
+    assert look(refills, read, [4])
+    assert read.asked == [4, 6]
+    refills, read = Refills(), Bad(False)
+    held = read(4)
+    assert not refills.look([held], [4], 6, read)
