@@ -19,6 +19,7 @@ import numpy as np
 from grain_jax._algebra import handles
 from grain_jax._execution.engine import (
     arena,
+    classes,
     culprit,
     imports,
     locations,
@@ -60,6 +61,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc, unused-ignore]
             return make, tuple(obj.co_filename if a == "<dynamic-code>" else a for a in args), *rest
         reduced = cloudpickle.Pickler.reducer_override(self, obj)
         if isinstance(reduced, tuple) and len(reduced) > 2:
+            if isinstance(obj, type):
+                reduced = classes.completed(obj, reduced)
             closed = isinstance(obj, types.FunctionType) and obj.__closure__
             if isinstance(obj, type | types.FunctionType) and not closed:
                 self.by_value.append(obj)

@@ -20,7 +20,7 @@ import cloudpickle
 import numpy as np
 import numpy.typing as npt
 
-from grain_jax._execution.engine import culprit
+from grain_jax._execution.engine import classes, culprit
 from grain_jax._execution.engine.arena import Memory, Slot
 from grain_jax._values import faults
 from grain_jax._values.arrays import reduce_text, reduce_view
@@ -198,6 +198,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc, unused-ignore]
         if number is not None:
             return _known, (self._token, number)
         reduced = super().reducer_override(obj)
+        if isinstance(obj, type) and isinstance(reduced, tuple):
+            return classes.completed(obj, reduced)
         if reduced is NotImplemented and len(_by_name) < 4096:
             _by_name[key] = obj  # to find this out takes cloudpickle 20 us
         return reduced

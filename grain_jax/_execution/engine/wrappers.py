@@ -37,13 +37,16 @@ def reduce(obj: Any) -> tuple[Any, ...] | None:
     """
     if type(obj) is _CACHE:
         return None if _is_importable(obj) else _reduce_cache(obj)
+    if type(obj) is functools.cached_property:
+        state = {name: part for name, part in vars(obj).items() if name != "lock"}
+        return functools.cached_property, (obj.func,), state
     if type(obj) is functools.singledispatchmethod:
         registry = obj.dispatcher.registry
         # The caches that later versions of Python keep beside these are for this process.
         return functools.singledispatchmethod, (obj.func,), dict(registry), None, None, _register
     if _is_dispatcher(obj) and not _is_importable(obj):
-        state = dict(obj.registry), _others(obj, _GIVEN | _OF_DISPATCHERS)
-        return functools.singledispatch, (obj.__wrapped__,), state, None, None, _fill
+        found = dict(obj.registry), _others(obj, _GIVEN | _OF_DISPATCHERS)
+        return functools.singledispatch, (obj.__wrapped__,), found, None, None, _fill
     return None
 
 
