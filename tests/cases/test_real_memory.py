@@ -356,7 +356,7 @@ def test_what_the_user_made_read_only_for_a_while_is_copied_too() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("frozen", [True])
+@pytest.mark.parametrize("frozen", [False, True])
 def test_records_with_slots_of_the_script_arrive(
     tmp_path: Path, workers: int, frozen: bool
 ) -> None:
