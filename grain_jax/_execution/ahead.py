@@ -33,6 +33,9 @@ T = TypeVar("T")
 
 _ITEM, _ERROR, _END = range(3)
 
+# Some libraries (polars) set SIGINT up so that it ends no wait by itself.
+_LOOK = 0.5
+
 # How long the interpreter's exit waits for threads that may be inside a transfer.
 _EXIT_SECONDS = 2.0
 
@@ -56,8 +59,12 @@ class _News:
             pass
 
     def wait(self) -> None:
-        """Waits for news."""
-        self._queue.get()
+        """Waits for news; Ctrl-C ends it, whoever has set up the signal."""
+        while True:
+            try:
+                return self._queue.get(timeout=_LOOK)
+            except Empty:
+                continue
 
 
 class _Channel:
