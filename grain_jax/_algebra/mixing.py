@@ -61,6 +61,8 @@ def common_dtype(arrays: Sequence[Array]) -> Dtype:
     if len(rows) == 1:
         return np.result_type(arrays[0].dtype)
     _check_families(rows)
+    if any(dtype.kind == "O" for dtype in rows):
+        return np.dtype(object)  # NumPy's answer depends on the order of text and bfloat16
     try:
         result = _numpys(rows)
     except TypeError as error:

@@ -138,7 +138,8 @@ def test_arrays_of_all_dtypes(
             stack(column)
         return
     try:
-        expected = reference(column)
+        # Whether NumPy finds objects to be what text and bfloat16 have in common depends on order.
+        expected = reference([a.astype(object) for a in column] if "objects" in found else column)
     except TypeError:
         with pytest.raises(StackError, match="no common type"):
             stack(column)
