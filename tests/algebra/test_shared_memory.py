@@ -290,12 +290,12 @@ def test_without_memory_files_a_temporary_file_is_used(monkeypatch: pytest.Monke
 
 
 def test_one_with_a_made_up_name_goes_with_the_object() -> None:
-    before = made()
+    before, known = made(), dict(names._made)
     source = SharedMemoryDataSource([1])
     assert len(made() - before) == 1
     del source
     assert made() == before
-    assert not names._made
+    assert names._made == known
 
 
 # --- processes ---------------------------------------------------------------------------------
