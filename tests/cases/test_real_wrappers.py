@@ -35,6 +35,7 @@ SCRIPTS = {
 with sqlite3.connect("some.db") as made:
     made.execute("create table t (i integer, j integer)")
     made.executemany("insert into t values (?, ?)", [(i, 7 * i) for i in range(4)])
+made.close()
 @functools.lru_cache(maxsize=None)
 def connect(path):
     return sqlite3.connect(path)
@@ -43,8 +44,9 @@ class Rows:
         return 4
     def __getitem__(self, i):
         return connect("some.db").execute("select j from t where i = ?", (i,)).fetchone()[0]
-connect("some.db")  # what the cache holds here stays here: a connection does not pickle
+here = connect("some.db")  # what the cache holds stays here: a connection does not pickle
 show(Rows())
+here.close()
 """,
         "0 7 14 21",
     ),

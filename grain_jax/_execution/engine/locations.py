@@ -76,6 +76,8 @@ def _is_found(name: str, module: Any, listings: dict[str, frozenset[str]]) -> bo
         top = sys.modules.get(name.partition(".")[0], module)
         return top is not module and _is_found(top.__name__, top, listings)
     if spec is None or spec.name != name:
+        if name.partition(".")[0] in sys.stdlib_module_names:
+            return True  # `collections.abc`, say, is a private module under another name
         return isinstance(file, str) and _leads_to(name, os.path.abspath(file), listings)
     if not spec.has_location or not isinstance(spec.origin, str):
         return spec.loader is not None or spec.submodule_search_locations is not None
