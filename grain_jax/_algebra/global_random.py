@@ -1,9 +1,9 @@
 """The process-wide generators `random` and `np.random`, made a function of the element.
 
 User code, or a library it calls, may draw from them. Seeding them for every element makes such
-draws independent of which process works, and of what it did before. Seeding costs some 6 µs, and
-more in the trainer's process (where the user's own state is put back afterwards), so code that
-provably never draws from them (see `drawing`) is left alone.
+draws independent of which process works, and of what it did before. Seeding costs some 30 µs in the
+trainer's process (where the user's own state is put back afterwards), so code that provably never
+draws from them (see `drawing`) is left alone.
 """
 
 from __future__ import annotations
@@ -44,64 +44,17 @@ _USED = (624).to_bytes(
 def seed_for(seed: int, position: int, output: int, part: int) -> None:
     """Seeds both process-wide generators for one element.
 
-    Their states are words of Philox, keyed as those of random steps: 6 µs instead of the 30 of
-    `np.random.seed` and `random.seed`.
-
     Args:
       seed: the pipeline's seed.
       position: the element's position.
       output: which output of a flat-map it is.
       part: which part of the pipeline works on it.
     """
-    words = _words.draw(seed & _WORD, position & _WORD, randomness.counter_of(output, part))
-    _set_bits(_ours)  # this loses a draw of `randn` that waits
-    if _fills:
-        ctypes.memmove(_address, words[: 4 * 624] + _USED, _TWISTER)
-    else:
-        _ours.state = _numpy_state(words[: 4 * 624])
-    if _place is None:
-        random.setstate((3, (*memoryview(words[4 * 624 :]).cast("I"), 624), None))
-    else:
-        ctypes.memmove(_place, _USED + words[4 * 624 :], _TWISTER)
-        _python.gauss_next = None
-
-
-class _Words(threading.local):
-    """Draws of Philox, from a generator of each thread's own."""
-
-    def __init__(self) -> None:
-        self._bits = np.random.Philox(key=np.zeros(2, np.uint64))
-        self._key = np.zeros(2, np.uint64)
-        self._state: Any = {
-            "bit_generator": "Philox",
-            "state": {"counter": None, "key": self._key},
-            "buffer": np.zeros(4, np.uint64),
-            "buffer_pos": 4,
-            "has_uint32": 0,
-            "uinteger": 0,
-        }
-
-    def draw(self, seed: int, position: int, counter: Any) -> bytes:
-        """Returns as many words as two Mersenne Twisters have."""
-        self._key[:] = seed, position
-        self._state["state"]["counter"] = counter
-        self._bits.state = self._state
-        drawn: bytes = self._bits.random_raw(624).tobytes()
-        return drawn
-
-
-def _numpy_state(words: bytes) -> Any:
-    state = {"key": np.frombuffer(words, np.uint32), "pos": 624}
-    return {"bit_generator": "MT19937", "state": state}
-
-
-def _can_fill() -> bool:
-    """Whether NumPy keeps the words of a Mersenne Twister where `seed_for` writes them."""
-    bits = np.random.MT19937(0)
-    words = np.arange(1, 625, dtype=np.uint32).tobytes()
-    ctypes.memmove(bits.ctypes.state_address, words + _USED, _TWISTER)
-    state = bits.state["state"]
-    return state["key"].tobytes() == words and state["pos"] == 624
+    numbers = np.array([seed & _WORD, position & _WORD], np.uint64)
+    words = np.concatenate([numbers, randomness.counter_of(output, part)[1:]]).view(np.uint32)
+    _set_bits(_ours)
+    np.random.seed(words)
+    random.seed(words.tobytes())
 
 
 def _peek(generator: random.Random) -> Any:
@@ -217,8 +170,6 @@ class _Threads:
             self.leave(None)
 
 
-_fills = _can_fill()
-_words = _Words()
 _python: Any = random.seed.__self__  # type: ignore[attr-defined]  # the one behind its functions
 _place = _peek(_python)
 _waiting: tuple[Any, Any, Any] = (None, None, None)
