@@ -49,13 +49,14 @@ def _ways() -> Iterator[tuple[str, Location | None]]:
     """Yields the modules that workers do not find by name: a file, or None where none will do."""
     _forget_other_path()
     listings: dict[str, frozenset[str]] = {}
-    for name, module in list(sys.modules.items()):
+    for name in list(sys.modules):  # not items: to make these may run code that imports
+        module = sys.modules.get(name)
         if _checked.get(name) == id(module):
             continue
         if _is_found(name, module, listings):
             _checked[name] = id(module)
         else:
-            yield name, _location(name, module.__spec__)
+            yield name, _location(name, getattr(module, "__spec__", None))
 
 
 def _forget_other_path() -> None:
@@ -76,7 +77,7 @@ def _is_found(name: str, module: Any, listings: dict[str, frozenset[str]]) -> bo
         top = sys.modules.get(name.partition(".")[0], module)
         return top is not module and _is_found(top.__name__, top, listings)
     if spec is None or spec.name != name:
-        if name.partition(".")[0] in sys.stdlib_module_names:
+        if spec is not None and spec.name in sys.stdlib_module_names:
             return True  # `collections.abc`, say, is a private module under another name
         return isinstance(file, str) and _leads_to(name, os.path.abspath(file), listings)
     if not spec.has_location or not isinstance(spec.origin, str):

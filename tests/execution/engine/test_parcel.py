@@ -11,13 +11,13 @@ import cloudpickle
 import numpy as np
 import pytest
 
-from grain_jax._execution.engine import helper, parcel
+from grain_jax._execution.engine import helper, locations, parcel
 from grain_jax._values.errors import InvalidTypeError
 
 
 def there_and_back(program: Any, **settings: Any) -> Any:
     descriptor, registry, modules = parcel.pack(program, None, settings, "parcel")
-    plain = {**settings, "token": "parcel", "modules": modules, "locations": {}}
+    plain = {**settings, "token": "parcel", "modules": modules, "locations": locations.find()}
     assert helper.read_settings(descriptor).items() >= plain.items()
     del registry
     content = parcel.Parcel(descriptor, "parcel")
