@@ -35,10 +35,6 @@ _set_bits = np.random.set_bit_generator  # type: ignore[attr-defined]
 
 # The kind of generator that `np.random` begins with: `np.random.get_state` wants no other.
 _ours = np.random.MT19937(0)
-_address = _ours.ctypes.state_address
-_USED = (624).to_bytes(
-    4, sys.byteorder
-)  # the place behind all words: they are mixed at the next draw
 
 
 def seed_for(seed: int, position: int, output: int, part: int) -> None:
