@@ -53,6 +53,20 @@ class Refills:
         self._compared = self._skipped = 0
         self._probed: set[str] = set()
 
+    def settled(
+        self, read: Callable[[], list[Any]], look: Callable[[list[Any]], bool]
+    ) -> list[Any]:
+        """Returns what `read` returns, read again if `look` finds that reading has changed it.
+
+        Args:
+            read: reads a block; once `seen` is set, each record is copied as it is read.
+            look: as the method of that name, for this block.
+        """
+        records = read()
+        if records and not self.seen and look(records):
+            records = read()
+        return records
+
     def look(
         self, records: list[Any], keys: Sequence[int], length: int, again: Callable[[int], Any]
     ) -> bool:

@@ -77,9 +77,7 @@ def read(
         found: list[Any] = source.guard.read(block, one, positions, seed)
         return found
 
-    found = records()
-    if len(keys) and not refills.seen and _refilled(source, found, keys.tolist()):
-        found = records()
+    found = refills.settled(records, lambda block: _refilled(source, block, keys.tolist()))
     return held.separated(found)
 
 

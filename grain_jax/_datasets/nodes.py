@@ -261,10 +261,10 @@ class CustomNode:
             return found
 
         self.guard.part = guard.DATASET + _generation(self.dataset)
-        data = read_all()
         again = self.dataset.__getitem__
-        if data and not self.refills.seen and self.refills.look(data, wanted, self.length, again):
-            data = read_all()
+        data = self.refills.settled(
+            read_all, lambda block: self.refills.look(block, wanted, self.length, again)
+        )
         return _present(data, indices)
 
 
