@@ -23,6 +23,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import grain_jax as grain
+from tests.faults.oddities import Base, Unpicklable, Unspeakable
 from tests.product.jobs import initialize
 
 Pair = collections.namedtuple("Pair", ["x", "y"])
@@ -140,24 +141,6 @@ def shapes_of_plain_batches(process: int) -> Any:
             if "error" in seen[-1]:
                 break
     return seen
-
-
-class Unspeakable(ValueError):
-    """Has no text."""
-
-    def __str__(self) -> str:
-        raise ValueError("no text")
-
-
-class Unpicklable(RuntimeError):
-    """Does not pickle."""
-
-    def __reduce__(self) -> Any:
-        raise TypeError("no pickle")
-
-
-class Base(BaseException):
-    """Is no Exception."""
 
 
 ODD: dict[str, Callable[[], BaseException]] = {

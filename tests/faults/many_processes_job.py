@@ -22,26 +22,8 @@ from jax.sharding import PartitionSpec as P
 
 import grain_jax as grain
 from tests.faults.many_processes import Phase, batches, draw, kept
+from tests.faults.oddities import Base, Unpicklable, Unspeakable
 from tests.product.jobs import initialize
-
-
-class Unspeakable(ValueError):
-    """Has no text."""
-
-    def __str__(self) -> str:
-        raise ValueError("no text")
-
-
-class Unpicklable(RuntimeError):
-    """Does not pickle."""
-
-    def __reduce__(self) -> Any:
-        raise TypeError("no pickle")
-
-
-class Base(BaseException):
-    """Is no Exception."""
-
 
 ERRORS: dict[str, Callable[[], BaseException]] = {
     "OSError": lambda: OSError("the disk is gone"),
