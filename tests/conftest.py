@@ -46,7 +46,11 @@ def children(pid: int | None = None) -> set[int]:
 
 
 def parent_of_each() -> dict[int, int]:
-    """The parent of every live process that can be seen."""
+    """The parent of every live process that can be seen.
+
+    Without the resource tracker that `multiprocessing` starts for any user of its, and keeps: it is
+    no test's to kill, or to miss.
+    """
     listing = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -54,9 +58,10 @@ def parent_of_each() -> dict[int, int]:
         try:
             # "pid (name) state ppid ...", and a name may hold spaces and parentheses.
             state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+            is_tracker = b"multiprocessing.resource_tracker" in (entry / "cmdline").read_bytes()
         except OSError:
             continue  # it ended meanwhile
-        if state != "Z":
+        if state != "Z" and not is_tracker:
             listing[int(entry.name)] = int(parent)
     return listing
 

@@ -87,6 +87,8 @@ class SegmentStream:
                 continue
             task, ticket = self._window[0]
             if isinstance(task, _Failure):
+                if not block:
+                    return PENDING  # it stands behind what the one who asks ahead still has
                 self._window.popleft()
                 try:
                     raise task.error

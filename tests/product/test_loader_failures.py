@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 import traceback
 from pathlib import Path
 from typing import Any
@@ -22,36 +23,78 @@ ShardOptions = grain.sharding.ShardOptions
 pytestmark = pytest.mark.usefixtures("no_process_left")
 
 
+class Stopped(BaseException):
+    """Of the user's own, and no Exception."""
+
+
 class Fails(grain.transforms.Map):
-    def __init__(self, at: int, repaired: Path | None = None) -> None:
-        self.at, self.repaired = at, repaired
+    def __init__(
+        self, at: int, repaired: Path | None = None, kind: type[BaseException] = KeyError
+    ) -> None:
+        self.at, self.repaired, self.kind = at, repaired, kind
 
     def map(self, element: Any) -> Any:
         if element == self.at and (self.repaired is None or not self.repaired.exists()):
-            raise KeyError("broken", int(element))
+            raise self.kind("broken", int(element))
         return element
 
 
+@pytest.mark.parametrize("kind", [KeyError, Stopped, SystemExit])
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("operations", [[], [Batch(2)], [Odd(), Batch(2)]])
 def test_an_error_comes_in_its_turn_and_is_tried_again(
-    workers: int, operations: list[Any], tmp_path: Path
+    kind: type[BaseException], workers: int, operations: list[Any], tmp_path: Path
 ) -> None:
     sampler = IndexSampler(20, num_epochs=1)
     expected = plain_list(shuffled(*operations, sampler=sampler))
     before = next(i for i, x in enumerate(expected) if 11 in np.atleast_1d(x))
-    failing = [Fails(11, tmp_path / "repaired"), *operations]
+    failing = [Fails(11, tmp_path / "repaired", kind), *operations]
     with shuffled(*failing, sampler=sampler, worker_count=workers) as loader:
         iterator = iter(loader)
         assert [plain(next(iterator)) for _ in range(before)] == expected[:before]
         state = iterator.get_state()
         for _ in range(2):
-            with pytest.raises(KeyError) as caught:
+            with pytest.raises(kind) as caught:
                 next(iterator)
             assert "step 1: map(Fails), at position 11 (record key 11)" in caught.value.__notes__[0]
             assert iterator.get_state() == state
         (tmp_path / "repaired").touch()
         assert plain_list(iterator) == expected[before:]
+
+
+class Marks(Fails):
+    """Leaves a file where it fails."""
+
+    mark = ""
+
+    def map(self, element: Any) -> Any:
+        try:
+            return super().map(element)
+        except Stopped:
+            Path(self.mark).touch()
+            raise
+
+
+def test_what_is_no_exception_waits_for_its_turn_too(tmp_path: Path) -> None:
+    marks = Marks(9, kind=Stopped)
+    marks.mark = str(tmp_path / "raised")
+    loader = grain.DataLoader(
+        data_source=range(24),
+        sampler=IndexSampler(24, num_epochs=1),
+        operations=[marks, Odd(), Batch(2)],
+        worker_count=2,
+    )
+    with loader:
+        iterator = iter(loader)
+        seen = [next(iterator).tolist()]
+        deadline = time.monotonic() + 10
+        while not Path(marks.mark).exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(0.1)  # what was raised is here when the next is asked for
+        seen.append(next(iterator).tolist())
+        with pytest.raises(Stopped):
+            next(iterator)
+    assert seen == [[1, 3], [5, 7]]
 
 
 @pytest.mark.parametrize("behind", [False, True], ids=["bare", "device stage"])

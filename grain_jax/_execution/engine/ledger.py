@@ -90,9 +90,16 @@ class Ledger:
         """Whether the answer of a ticket is here."""
         return ticket in self._answers
 
-    def collect(self, ticket: int) -> Bundle | None:
-        """Returns the answer of a ticket, once, or raises it; None while there is none."""
-        answer = self._answers.pop(ticket, None)
+    def collect(self, ticket: int, block: bool) -> Bundle | None:
+        """Returns the answer of a ticket, once, or raises it; None while there is none.
+
+        What a worker raised is only raised for one who would wait: others ask ahead of its turn,
+        and among BaseExceptions nobody could tell it from a signal's that has to get out at once.
+        """
+        answer = self._answers.get(ticket)
+        if isinstance(answer, BaseException) and not block:
+            return None
+        self._answers.pop(ticket, None)
         if isinstance(answer, Bundle):
             answer.crowded = self._is_crowded()
             self._pending.add(answer)

@@ -197,7 +197,7 @@ class Pool:
             return self._ledger.add(kind, payload, inputs, label)
 
     def result(self, ticket: int, block: bool = True) -> Bundle | None:
-        """Returns the bundle of a ticket, once; None only if `block` is false and it is not there.
+        """Returns the bundle of a ticket, once; None only without `block`: if there is none yet.
 
         Raises:
             Exception: what the program raised in the worker.
@@ -212,7 +212,7 @@ class Pool:
                     self._check_open()
                     if not self._is_polled and not self._ledger.answered(ticket):
                         self._pump()
-                    bundle = self._ledger.collect(ticket)
+                    bundle = self._ledger.collect(ticket, block)
                     if bundle is not None or not block:
                         return bundle
                     self._check_stall(began)
