@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Iterable
+import weakref
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -150,6 +151,11 @@ class DeviceIterator(AheadIterator[Any]):
         self._lockstep = (
             Lockstep(placer.devices, rows.rule, pads_rows=pads_rows) if placer.compares else None
         )
+        # Who drops the iterator will not ask again, as who closes it.
+        self._leave: Callable[[], object] = lambda: None
+        if self._lockstep is not None:
+            self._leave = finalize = weakref.finalize(self, _leave, self._lockstep, os.getpid())
+            finalize.atexit = False  # the end of the program is told anyway
         self._spec: Any = None
         self._full = rows.full
         super().__init__(source, placer, buffer_size, close_source=close_source)
@@ -204,10 +210,8 @@ class DeviceIterator(AheadIterator[Any]):
         that was given also if it blocks the thread. May be called from any thread, and more than
         once.
         """
-        is_first = not self._closed
         super().close()
-        if is_first and self._lockstep is not None and os.getpid() == self._pid:
-            self._lockstep.close()
+        self._leave()
 
     def _attending(self, what: str) -> AbstractContextManager[None]:
         if self._lockstep is None:
@@ -329,6 +333,12 @@ class _Detacher:
 
     def __call__(self, element: Any) -> Any:
         return jax.tree_util.tree_map(functools.partial(detach, is_fresh=self.is_fresh), element)
+
+
+def _leave(lockstep: Lockstep, pid: int) -> None:
+    """Tells the other processes of the end of an iterator, unless it is a copy in a fork."""
+    if os.getpid() == pid:
+        lockstep.close()
 
 
 def _spec_of(leaf: Any) -> Any:

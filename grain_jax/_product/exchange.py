@@ -10,6 +10,7 @@ Where there is no such service, it is a collective.
 from __future__ import annotations
 
 import collections
+import contextlib
 import hashlib
 import time
 from typing import Any
@@ -35,6 +36,7 @@ _LONGEST_SLEEP = 0.2
 # Of thousands of processes that one waits for, it looks at so many.
 _LOOKED_AT = 8
 
+_LEFT = "left"
 _KEEPS = ". (This process keeps its own batch, and next() waits for the others again.)"
 
 # Channels that have been used, of each set of processes, in the order of their first use: that is
@@ -54,6 +56,7 @@ class Channel:
     """
 
     def __init__(self, devices: list[Any]) -> None:
+        notices.announce_end()
         self._processes = tuple(sorted({device.process_index for device in devices}))
         names = ",".join(map(str, self._processes)).encode()
         self.digest = hashlib.sha256(names).hexdigest()[:16]
@@ -118,11 +121,22 @@ class Channel:
         return {process: found[process] for process in self._processes}
 
     def leave(self) -> None:
-        """Lets those know who wait here that this process will not come again."""
-        if self._place is None or notices.client() is None:
+        """Lets those know who wait here that this process will not come again.
+
+        What the last to leave finds of this channel in the store, it removes.
+        """
+        store = notices.client()
+        if self._place is None or store is None:
             return
-        if not notices.is_up(notices.FAILED):
-            notices.put_up(notices.CLOSED, "it closed its iterator", at=self._place)
+        with contextlib.suppress(Exception):  # a service that has ended; JAX says so itself
+            _put(store, f"{self._root()}/{_LEFT}/{jax.process_index()}/said", b"")
+            if len(self.left()) == len(self._processes):
+                store.key_value_delete(self._root())
+
+    def left(self) -> set[int]:
+        """Returns the processes that will not come again."""
+        listed = notices.client().key_value_dir_get_bytes(f"{self._root()}/{_LEFT}/")
+        return {_process(key) for key, _ in listed}
 
     def _withdraw(self, name: Said) -> None:
         key = self._key(name)
@@ -137,7 +151,7 @@ class Channel:
         try:
             while True:
                 listed = store.key_value_dir_get_bytes(folder)
-                found = {int(key.split("/")[-2]): value for key, value in listed}
+                found = {_process(key): value for key, value in listed}
                 missing = [process for process in self._processes if process not in found]
                 if not missing:
                     return found
@@ -155,8 +169,11 @@ class Channel:
         finally:
             watch.end()
 
+    def _root(self) -> str:
+        return f"grain_jax/{self.digest}/{self._number()}"
+
     def _folder(self, name: Said) -> str:
-        return f"grain_jax/{self.digest}/{self._number()}/{name[0]}.{name[1]}/"
+        return f"{self._root()}/{name[0]}.{name[1]}/"
 
     def _key(self, name: Said) -> str:
         return f"{self._folder(name)}{jax.process_index()}/said"
@@ -194,7 +211,7 @@ class _Watch:
         self._name = name
         self._at = [channel._number(), *name]
         self._next = 0.0
-        self._seen: dict[int, Any] = {}
+        self._seen: dict[int, tuple[bool, Any]] = {}
 
     def look(self, missing: list[int]) -> None:
         """Raises if one of those who are missing will not come."""
@@ -205,28 +222,29 @@ class _Watch:
         if not notices.is_up(notices.WAITS):
             everybody, is_new = self._channel.digest, self._channel._is_new
             notices.put_up(notices.WAITS, "", at=self._at, of=everybody, new=is_new)
-        put_up = {process: notices.read(process) for process in missing[:_LOOKED_AT]}
-        for process, notice in put_up.items():
-            if notice is not None and notice == self._seen.get(process):
-                self._judge(process, notice)
-        self._seen = put_up
+        left = self._channel.left()
+        known = {p: (p in left, notices.read(p)) for p in missing[:_LOOKED_AT]}
+        for process, told in known.items():
+            if told == self._seen.get(process):
+                self._judge(process, *told)
+        self._seen = known
 
     def end(self) -> None:
         """Takes down the notice of the wait."""
         if notices.is_up(notices.WAITS):
             notices.take_down()
 
-    def _judge(self, process: int, notice: dict[str, Any]) -> None:
-        kind, text, at = notice["kind"], notice["text"], notice.get("at")
+    def _judge(self, process: int, has_left: bool, notice: dict[str, Any] | None) -> None:
+        kind, text = (None, "") if notice is None else (notice["kind"], notice["text"])
         problem = ""
         if kind == notices.FAILED:
             problem = f"process {process} failed {text.partition(_KEEPS)[0]}"
         elif kind == notices.ENDED:
             problem = f"process {process} has ended, {text}"
-        elif kind == notices.CLOSED and at == self._at[0]:
-            problem = f"process {process} will not ask for it: {text}"
-        elif kind == notices.WAITS and notice["of"] == self._channel.digest:
-            problem = self._elsewhere(process, at, notice["new"])
+        elif has_left:
+            problem = f"process {process} will not ask for it: it closed its iterator"
+        elif notice is not None and notice.get("of") == self._channel.digest:
+            problem = self._elsewhere(process, notice["at"], notice["new"])
         if problem:
             raise InvalidValueError(f"{problem}{_KEEPS}")
 
@@ -253,6 +271,11 @@ class _Watch:
             f" number {number + 1} there, and this is number {self._at[0] + 1} here: ask the"
             " iterators in the same order on all processes"
         )
+
+
+def _process(key: str) -> int:
+    """The process that has said something, from the key that it said it to."""
+    return int(key.split("/")[-2])
 
 
 def _put(store: Any, key: str, message: bytes) -> None:

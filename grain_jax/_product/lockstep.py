@@ -102,8 +102,7 @@ class Lockstep:
 
     def close(self) -> None:
         """Lets nobody wait for a process that will not come again."""
-        if not self._at.is_over:
-            self._channel.leave()
+        self._channel.leave()
 
     def batch(
         self,

@@ -22,7 +22,6 @@ from typing import Any
 from grain_jax._values import faults
 
 __all__ = [
-    "CLOSED",
     "ENDED",
     "FAILED",
     "WAITS",
@@ -35,7 +34,7 @@ __all__ = [
     "take_down",
 ]
 
-FAILED, CLOSED, WAITS, ENDED = "failed", "closed", "waits", "ended"
+FAILED, WAITS, ENDED = "failed", "waits", "ended"
 
 _FOLDER = "grain_jax/notices"
 _LONGEST = 2000
@@ -64,7 +63,7 @@ def put_up(kind: str, text: str, **more: Any) -> None:
     """Says why this process does not come; its last notice is the one that counts.
 
     Args:
-      kind: `FAILED` by an error, `CLOSED` the iterator, `WAITS` somewhere else, or has `ENDED`.
+      kind: `FAILED` by an error, `WAITS` somewhere else, or has `ENDED`.
       text: for people.
       **more: JSON values, for whoever waits.
     """

@@ -23,6 +23,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import grain_jax as grain
+from grain_jax._values import notices
 from tests.faults.oddities import Base, Unpicklable, Unspeakable
 from tests.product.jobs import initialize
 
@@ -369,6 +370,85 @@ def closed_alone(process: int) -> Any:
     return seen
 
 
+def local(iterator: Any) -> Any:
+    """The rows of this process in the next batch, without a collective."""
+    return tried(lambda: np.asarray(next(iterator)["x"].addressable_data(0)).tolist())
+
+
+def dropped_alone(process: int) -> Any:
+    """Process 1 leaves its loop, and nobody holds the iterator any more."""
+    seen: list[Any] = []
+
+    def loop() -> None:
+        batches = iter(rows(process, (4, 4, 4, 4)))
+        for batch in grain.prefetch_to_device(batches, buffer_size=1):
+            seen.append(np.asarray(batch["x"].addressable_data(0)).tolist())
+            if process and len(seen) == 2:
+                break
+
+    error = tried(loop)
+    meet()
+    return [seen, error]
+
+
+def closed_for_another(process: int) -> Any:
+    """Process 1 has closed its iterator, and does something with another one before it waits."""
+    loader = grain.load(range(16), num_epochs=1, batch_size=4)
+    other = grain.prefetch_to_device(loader)
+    wrong = None
+    with grain.prefetch_to_device(iter(rows(process, (4, 4, 4, 4))), buffer_size=1) as iterator:
+        gathered(next(iterator)["x"])
+        if process:
+            iterator.close()
+            other.set_state(other.get_state())
+        while not process and not isinstance(wrong, dict):
+            wrong = local(iterator)
+        meet()
+    other.close()
+    return wrong
+
+
+def closed_after_the_end(process: int) -> Any:
+    """Both have read to the end; process 0 closes its iterator, and process 1 begins anew."""
+    loader = grain.load(np.arange(8), num_epochs=1, transformations=[Named()], batch_size=4)
+    with grain.prefetch_to_device(loader) as iterator:
+        first = iterator.get_state()
+        whole = steps(iterator)
+        again = None
+        if process:
+            iterator.set_state(first)
+            again = local(iterator)
+        else:
+            iterator.close()
+        meet()
+    return [whole, again]
+
+
+def what_stays(process: int) -> Any:
+    """How many keys the service has more after iterators that all have closed or dropped."""
+
+    def keys() -> int:
+        meet()
+        names = [key for key, _ in notices.client().key_value_dir_get_bytes("grain_jax/")]
+        return sum("/notices/" not in name for name in names)
+
+    before = keys()
+    for closes in (True, False):
+        iterator = grain.prefetch_to_device(rows(process, (4, 4, 4)))
+        steps(iterator, 3 if closes else 2)
+        if closes:
+            iterator.close()
+        del iterator
+    return keys() - before
+
+
+class Named(grain.transforms.Map):
+    """Gives the record a name."""
+
+    def map(self, record: Any) -> Any:
+        return {"x": np.int32(record)}
+
+
 def refused_restore(process: int) -> Any:
     loader = grain.load(range(16), num_epochs=1, batch_size=4)
     with grain.prefetch_to_device(loader) as iterator:
@@ -464,6 +544,10 @@ SCENES: dict[str, Callable[[int], Any]] = {
     "order": another_order,
     "moved": moved_alone,
     "closed": closed_alone,
+    "dropped": dropped_alone,
+    "closed for another": closed_for_another,
+    "closed after the end": closed_after_the_end,
+    "what stays": what_stays,
     "restore": refused_restore,
     "construction": refused_construction,
     "loader": refused_loader,

@@ -210,6 +210,38 @@ def test_a_process_that_is_elsewhere_is_an_error_on_all(seen: list[Any]) -> None
     assert "process 1 will not ask for it: it closed its iterator" in texts(closed[-1])
 
 
+LEFT = (
+    "InvalidValueError: process 1 will not ask for it: it closed its iterator. (This process keeps"
+    " its own batch, and next() waits for the others again.)"
+)
+
+
+def test_an_iterator_that_one_process_drops_is_an_error_on_those_who_wait(seen: list[Any]) -> None:
+    (first, error), (second, none) = (s["dropped"] for s in seen)
+    assert second == [[100 * k + 10 + row for row in (0, 1)] for k in (0, 1)]
+    assert first[:2] == [[100 * k + row for row in (0, 1)] for k in (0, 1)]
+    assert none is None
+    assert texts(error) == LEFT
+
+
+def test_a_closed_iterator_stays_so_whatever_its_process_does_then(seen: list[Any]) -> None:
+    assert texts(seen[0]["closed for another"]) == LEFT
+
+
+def test_one_that_is_closed_after_the_end_is_an_error_on_those_who_begin_anew(
+    seen: list[Any],
+) -> None:
+    batches = [x(*[*range(k, k + 4)] * 2) for k in (0, 4)]
+    (first, none), (second, error) = (s["closed after the end"] for s in seen)
+    assert first == second == [*batches, "the end"]
+    assert none is None
+    assert texts(error) == LEFT.replace("process 1", "process 0")
+
+
+def test_nothing_stays_in_the_service_of_iterators_that_all_have_closed(seen: list[Any]) -> None:
+    assert [s["what stays"] for s in seen] == [0, 0]
+
+
 def test_a_position_that_one_process_refuses_is_an_error_on_all(seen: list[Any]) -> None:
     (_, first), (second, _) = (s["restore"] for s in seen)
     assert texts(second).startswith("StateError: this is no state")
