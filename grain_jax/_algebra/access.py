@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,7 +17,16 @@ from grain_jax._values import faults, progress
 from grain_jax._values.errors import InvalidTypeError, InvalidValueError, OutOfRangeError
 from grain_jax._values.trees import flatten
 
-__all__ = ["READING", "Keys", "Source", "describe", "failed_row", "failing_row", "mark_failure"]
+__all__ = [
+    "READING",
+    "Keys",
+    "Source",
+    "describe",
+    "failed_row",
+    "failing_row",
+    "mark_failure",
+    "of_class",
+]
 
 READING = "reading the source"
 """What messages call it."""
@@ -24,6 +34,8 @@ READING = "reading the source"
 _ROW = "_grain_jax_row"
 
 _SEARCH_TIME = 1.0
+
+_log = logging.getLogger("grain_jax")
 
 Keys = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -47,17 +59,20 @@ class Source:
     def __init__(self, given: Any, length: int | None = None) -> None:
         self.given = given
         self.length = len(given) if length is None else length
-        self.get: Callable[[int], Any] = given.__getitem__
+        self.get: Callable[[int], Any] = of_class(given, "__getitem__")
+        self._given_many = of_class(given, "__getitems__", beside="__getitem__")
+        self._given_batch = of_class(given, "__getbatch__", beside="__getitem__")
         self.get_many: Callable[[list[int]], Sequence[Any]] | None = None
-        if callable(getattr(given, "__getitems__", None)):
+        if self._given_many is not None:
             self.get_many = self._get_many
-        self.in_memory = bool(getattr(type(given), "records_in_memory", False))
+        self.in_memory = bool(of_class(given, "records_in_memory", beside="__getitem__"))
         # A kind that the library knows better is read by code of its own.
         self.guard = Guard(SOURCE, type(self) is Source and not self.in_memory)
         self.refills = Refills()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.given,)
+        # The order of keys is made from the length here, and is not to wrap around at another one.
+        return _arrived, (type(self), self.given, self.length)
 
     def __repr__(self) -> str:
         return self.description
@@ -77,7 +92,7 @@ class Source:
     @property
     def has_batches(self) -> bool:
         """Whether `read_batch` can be expected to answer."""
-        return callable(getattr(self.given, "__getbatch__", None))
+        return self._given_batch is not None
 
     def may_draw(self) -> bool:
         """Whether reading may draw, as far as its code says; where not, it is not watched."""
@@ -87,8 +102,9 @@ class Source:
 
     def code(self) -> list[Any]:
         """The functions that read."""
-        names = ("__len__", "__getitem__", "__getitems__", "__getbatch__")
-        return [getattr(self.given, name) for name in names if hasattr(type(self.given), name)]
+        several = [self._given_many, self._given_batch]
+        found = [one for one in several if one is not None]
+        return [of_class(self.given, "__len__"), self.get, *found]
 
     @property
     def is_known(self) -> bool:
@@ -160,10 +176,10 @@ class Source:
         Raises:
             InvalidValueError: if the source's `__getbatch__` gives another number of rows.
         """
-        if not self.has_batches:
+        if self._given_batch is None:
             return None
         self.check(keys)
-        batch = self.given.__getbatch__(keys)
+        batch = self._given_batch(keys)
         for leaf in flatten(batch)[0]:
             shape = getattr(leaf, "shape", None)
             if not shape or shape[0] != len(keys):
@@ -175,7 +191,8 @@ class Source:
         return batch
 
     def _get_many(self, keys: list[int]) -> Sequence[Any]:
-        records = self.given.__getitems__(keys)
+        assert self._given_many is not None
+        records = self._given_many(keys)
         if isinstance(records, dict) or not hasattr(records, "__len__"):
             raise InvalidTypeError(
                 f"__getitems__ of {describe(self.given)} returned {describe(records)}; return a "
@@ -188,6 +205,54 @@ class Source:
             )
         result: Sequence[Any] = records
         return result
+
+
+def _arrived(kind: type[Source], given: Any, length: int) -> Source:
+    """The source in another process.
+
+    Raises:
+        InvalidValueError: if it has fewer records there.
+    """
+    found = len(given)
+    if found < length:
+        raise InvalidValueError(
+            f"the data source ({describe(given)}) has {found} records in this process, and had "
+            f"{length} where the pipeline was made: files may have been removed since, or its "
+            "__len__ looks at what did not travel. Let the object keep what it has listed (the "
+            "names of its files, say) and pickle it, and make the pipeline anew after records "
+            "were removed."
+        )
+    if found > length:
+        _log.warning(
+            "The data source (%s) has %d records in a worker process, and had %d where the "
+            "pipeline was made. The first %d are read, which are the same records only if the "
+            "others were added behind them.",
+            describe(given),
+            found,
+            length,
+            length,
+        )
+    return kind(given, length)
+
+
+def of_class(given: Any, name: str, beside: str = "") -> Any:
+    """What an object's class has under a name, for this object; None where it has nothing.
+
+    Args:
+        given: the object. As for special methods of Python, its own attributes and what its
+            `__getattr__` finds in another object do not count.
+        name: of the method.
+        beside: a method that it belongs to: where a class further down redefines that one, what
+            its bases have under `name` does not count.
+    """
+    for kind in type(given).__mro__:
+        if name in vars(kind):
+            found = vars(kind)[name]
+            bind = getattr(type(found), "__get__", None)
+            return found if bind is None else bind(found, given, type(given))
+        if beside in vars(kind):
+            return None
+    return None
 
 
 def mark_failure(error: BaseException, source: Source, row: int | None, keys: list[int]) -> None:

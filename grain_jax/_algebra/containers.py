@@ -113,6 +113,9 @@ class RangeSource(Source):
         self.get = values.__getitem__
         self._start, self._step = values.start, values.step
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.given,)
+
     @property
     def has_batches(self) -> bool:
         return True

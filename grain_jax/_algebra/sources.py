@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import numpy as np
 
 from grain_jax._algebra import tables
-from grain_jax._algebra.access import Source, describe
+from grain_jax._algebra.access import Source, describe, of_class
 from grain_jax._algebra.columns import Column, Columns
 from grain_jax._algebra.containers import (
     ContainerSource,
@@ -40,6 +40,10 @@ class RandomAccessDataSource(Protocol[T_co]):
     - `__getitems__(indices: list[int])` returns a sequence of records, order and duplicates kept.
     - `__getbatch__(indices: np.ndarray)` returns a tree of arrays with one row for each index. It
       is used where nothing between the source and `Batch` works on single records.
+
+    They count where a class defines them together with `__getitem__`, or a class derived from it
+    does: not those of the bases of a class that has a `__getitem__` of its own, nor what its
+    `__getattr__` finds in another object.
 
     A dict (or tree) of equally long arrays is a source too; its records have one row of each.
     """
@@ -117,7 +121,7 @@ def adapt(source: Any) -> Source:
     if isinstance(source, dict) and not _is_numbered(source):
         return ContainerSource(source, _tree)
     for name, does in (("__len__", "its number of records"), ("__getitem__", "a record by index")):
-        if not callable(getattr(source, name, None)):
+        if not callable(of_class(source, name)):
             raise InvalidTypeError(
                 f"{describe(source)} is no data source: it has no {name} ({does}). Give a list, an "
                 "array, a dict of arrays, or an object with __len__ and __getitem__; from an "

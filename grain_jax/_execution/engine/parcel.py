@@ -58,7 +58,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc, unused-ignore]
         if isinstance(obj, types.CodeType):
             # cloudpickle leaves out the file name, and an error shall say where the user's code is.
             make, args, *rest = cloudpickle.Pickler.dispatch_table[types.CodeType](obj)
-            return make, tuple(obj.co_filename if a == "<dynamic-code>" else a for a in args), *rest
+            return make, tuple(map(functools.partial(_with_file, obj), args)), *rest
         reduced = cloudpickle.Pickler.reducer_override(self, obj)
         if isinstance(reduced, tuple) and len(reduced) > 2:
             if isinstance(obj, type):
@@ -72,6 +72,11 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc, unused-ignore]
             self.modules[name] = None
             self.named.append(obj)
         return reduced
+
+
+def _with_file(code: types.CodeType, argument: Any) -> Any:
+    is_left_out = type(argument) is str and argument == "<dynamic-code>"
+    return code.co_filename if is_left_out else argument
 
 
 def _reduce(obj: Any) -> Any:
