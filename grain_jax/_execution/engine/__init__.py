@@ -13,6 +13,7 @@ starts the next: trainer, zygote (one per trainer), helper (one per pool), worke
     helper.py    the zygote and the helper: start workers, report deaths, end with the trainer
     imports.py   which modules a pipeline names, whether a fork after their import is safe
     locations.py  modules that a worker would not find by their names, and code of no module
+    namesakes.py  modules of one name, of which workers have one
     registrations.py  classes that are nodes of trees for JAX, in workers too
     worker.py    one worker: take a task, run it, answer
     observer.py  what the trainer's code reads from modules

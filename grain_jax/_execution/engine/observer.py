@@ -12,6 +12,7 @@ import cloudpickle
 
 from grain_jax._algebra import reach
 from grain_jax._algebra.mentions import absolute
+from grain_jax._execution.engine import namesakes
 from grain_jax._execution.engine.changes import ANY, CELL, IMPORT, LOCAL, changes
 from grain_jax._execution.engine.describer import Describer
 from grain_jax._execution.engine.drift import (
@@ -45,11 +46,17 @@ def observe(
 
     Returns:
       None where there is nothing to compare, or where this fails, which must not end a run.
+
+    Raises:
+      InvalidValueError: code names a module that its name does not lead to in workers.
     """
+    observer = _Observer(ignored)
     try:
-        observed = _Observer(ignored).observe(list(named), list(by_value), list(init))
+        observed = observer.observe(list(named), list(by_value), list(init))
     except Exception:
         return None
+    finally:
+        namesakes.check_functions(observer.functions)
     return observed if observed.observations else None
 
 
@@ -60,6 +67,11 @@ class _Observer:
         self._functions: dict[int, types.FunctionType] = {}
         self._called: set[int] = set()  # functions that code calls by their names
         self._is_open: dict[str, bool] = {}
+
+    @property
+    def functions(self) -> list[types.FunctionType]:
+        """Those of the user's that the pipeline can call, as far as is known."""
+        return list(self._functions.values())
 
     def observe(self, named: list[Any], by_value: list[Any], init: list[Any]) -> Observed:
         roots: list[Any] = []

@@ -23,6 +23,7 @@ from grain_jax._execution.engine import (
     culprit,
     imports,
     locations,
+    namesakes,
     observer,
     registrations,
     wire,
@@ -52,6 +53,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc, unused-ignore]
         reduced = _reduce(obj)
         if reduced is not None:
             return reduced
+        if type(obj) is types.ModuleType:
+            namesakes.check(obj)
         if type(obj) is np.ndarray:
             swapped = arrays.reduce_swapped(obj)
             return NotImplemented if swapped is None else swapped
@@ -111,6 +114,7 @@ def pack(
     Raises:
         InvalidTypeError: part of the program does not pickle; the text names it. What the user's
             own code raises as it is pickled is raised as itself, with that in its notes.
+        InvalidValueError: the pipeline's code has a module that is not the one of its name.
     """
     file = io.BytesIO()
     pickler = _Pickler(file)
@@ -156,6 +160,8 @@ def pack(
 def _dump(pickler: _Pickler, part: Any, name: str) -> None:
     try:
         pickler.dump(part)
+    except namesakes.NamesakeError:
+        raise
     except Exception as error:
         what = culprit.describe(part, reduce=_reduce)
         text = f"{name} cannot be sent to worker processes: {what}"
