@@ -14,6 +14,7 @@ starts the next: trainer, zygote (one per trainer), helper (one per pool), worke
     imports.py   which modules a pipeline names, whether a fork after their import is safe
     locations.py  modules that a worker would not find by their names, and code of no module
     namesakes.py  modules of one name, of which workers have one
+    namespaces.py  globals of a script that code looks up by name
     registrations.py  classes that are nodes of trees for JAX, in workers too
     worker.py    one worker: take a task, run it, answer
     observer.py  what the trainer's code reads from modules

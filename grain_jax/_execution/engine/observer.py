@@ -35,7 +35,7 @@ _times: dict[str, int] = {}  # of files, as they were first looked at
 
 def observe(
     named: Iterable[Any], by_value: Iterable[Any], init: Iterable[Any], ignored: Sequence[str] = ()
-) -> Observed | None:
+) -> tuple[Observed | None, list[types.FunctionType]]:
     """Returns what code reads from modules that workers import by themselves.
 
     Args:
@@ -45,33 +45,28 @@ def observe(
       ignored: modules and variables to leave alone, as `module`, `module.NAME`.
 
     Returns:
-      None where there is nothing to compare, or where this fails, which must not end a run.
+      None where there is nothing to compare, or where this fails, which must not end a run; and
+      the functions of the user's that the code can call, as far as is known.
 
     Raises:
       InvalidValueError: code names a module that its name does not lead to in workers.
     """
     observer = _Observer(ignored)
-    try:
+    observed = None
+    with contextlib.suppress(Exception):
         observed = observer.observe(list(named), list(by_value), list(init))
-    except Exception:
-        return None
-    finally:
-        namesakes.check_functions(observer.functions)
-    return observed if observed.observations else None
+    functions = list(observer.functions.values())
+    namesakes.check_functions(functions)
+    return observed if observed is not None and observed.observations else None, functions
 
 
 class _Observer:
     def __init__(self, ignored: Sequence[str]) -> None:
         self._ignored = ignored
         self._values: dict[tuple[str, ...], Any] = {}
-        self._functions: dict[int, types.FunctionType] = {}
+        self.functions: dict[int, types.FunctionType] = {}
         self._called: set[int] = set()  # functions that code calls by their names
         self._is_open: dict[str, bool] = {}
-
-    @property
-    def functions(self) -> list[types.FunctionType]:
-        """Those of the user's that the pipeline can call, as far as is known."""
-        return list(self._functions.values())
 
     def observe(self, named: list[Any], by_value: list[Any], init: list[Any]) -> Observed:
         roots: list[Any] = []
@@ -82,7 +77,7 @@ class _Observer:
                 roots.append(one)
                 self._called.add(id(one))
         for one in by_value:
-            self._functions[id(one)] = one
+            self.functions[id(one)] = one
             # Its own globals travel; those of modules that it names do not.
             for found in reach.variables(one):
                 if found.module != one.__globals__.get("__name__"):
@@ -92,7 +87,7 @@ class _Observer:
         mentioned: set[str] = set()
         cells: set[str] = set()
         kept, grown = _Changed(), _Changed()
-        for function in self._functions.values():
+        for function in self.functions.values():
             mentioned |= reach.names_in(function)
             found_changes = changes(function.__code__)
             kept.add(function, found_changes.kept)
@@ -103,7 +98,7 @@ class _Observer:
             grown.add(function, found_changes.grown)
         entries: dict[tuple[str, ...], set[str]] = {}
         growing: set[tuple[str, ...]] = set()  # classes of containers that add to themselves
-        for function in self._functions.values():
+        for function in self.functions.values():
             for chain, label in changes(function.__code__).entries:
                 entries.setdefault(_place(function, chain), set()).add(label)
             if _changes_itself(function):
@@ -152,7 +147,7 @@ class _Observer:
             if len(self._values) >= _MOST:
                 return
             if found.kind == reach.FUNCTION:
-                self._functions[id(found.value)] = found.value
+                self.functions[id(found.value)] = found.value
                 if _is_importable(found.value):
                     function = found.value  # a wrapper has the name of what it wraps
                     path = function.__module__, *function.__qualname__.split(".")

@@ -16,7 +16,7 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
-from grain_jax._algebra import handles
+from grain_jax._algebra import handles, reach
 from grain_jax._execution.engine import (
     arena,
     classes,
@@ -24,6 +24,7 @@ from grain_jax._execution.engine import (
     imports,
     locations,
     namesakes,
+    namespaces,
     observer,
     registrations,
     wire,
@@ -35,6 +36,7 @@ from grain_jax._values.errors import InvalidTypeError
 __all__ = ["Parcel", "pack"]
 
 _LARGE = 1 << 20  # bytes; smaller buffers travel inside the pickle
+_MOST = 16 << 20  # bytes of a global that code may look up, and does not name
 _HEAD = struct.Struct("<QQQ")  # lengths of the settings, the places of buffers, the pickle
 
 
@@ -47,6 +49,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc, unused-ignore]
         self.named: list[Any] = []  # functions and classes that do not
         self.modules: dict[str, None] = {}  # in the order of their first use
         self.large: list[memoryview] = []
+        self.scripts: list[dict[str, Any]] = []  # globals of those that are there as modules
+        self.complete: set[int] = set()  # globals of which all travel, with no function's own
         cloudpickle.Pickler.__init__(self, file, 5, functools.partial(_keep, self.large))
 
     def reducer_override(self, obj: Any) -> Any:
@@ -55,6 +59,9 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc, unused-ignore]
             return reduced
         if type(obj) is types.ModuleType:
             namesakes.check(obj)
+            if namespaces.is_script(obj):
+                self.scripts.append(vars(obj))
+                return namespaces.module_of, (self._globals(vars(obj)),)
         if type(obj) is np.ndarray:
             swapped = arrays.reduce_swapped(obj)
             return NotImplemented if swapped is None else swapped
@@ -62,6 +69,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc, unused-ignore]
             # cloudpickle leaves out the file name, and an error shall say where the user's code is.
             make, args, *rest = cloudpickle.Pickler.dispatch_table[types.CodeType](obj)
             return make, tuple(map(functools.partial(_with_file, obj), args)), *rest
+        if isinstance(obj, types.FunctionType):
+            self._globals(obj.__globals__)
         reduced = cloudpickle.Pickler.reducer_override(self, obj)
         if isinstance(reduced, tuple) and len(reduced) > 2:
             if isinstance(obj, type):
@@ -71,10 +80,67 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc, unused-ignore]
                 self.by_value.append(obj)
             if isinstance(obj, types.FunctionType):
                 self.code.append(obj)
+                if id(obj.__globals__) in self.complete:
+                    reduced[2][1].update(__globals__={}, _cloudpickle_submodules=[])
         elif name := imports.module_of(obj):
             self.modules[name] = None
             self.named.append(obj)
         return reduced
+
+    def _globals(self, scope: dict[str, Any]) -> dict[str, Any]:
+        known: dict[str, Any] | None = self.globals_ref.get(id(scope))
+        if known is None:
+            known = self.globals_ref[id(scope)] = namespaces.of(scope)
+        return known
+
+    def dump_names(self, functions: Sequence[types.FunctionType] | None = None) -> None:
+        """Writes the globals that code looks up by their names as it runs.
+
+        Args:
+            functions: of modules, that what was written can call; None where more is to come.
+        """
+        found, pickled = namespaces.searched(self.code, functions or ())
+        found += self.scripts
+        parts: list[tuple[dict[str, Any], dict[str, Any] | None]] = []
+        if functions is not None:
+            self.complete = set(map(id, found))
+        for scope in found:
+            code = [one.__code__ for one in self.code if one.__globals__ is scope]
+            there = set().union(*map(cloudpickle.cloudpickle._extract_code_globals, code))
+            parts.append((scope, namespaces.sent(scope, there, self._try_out)))
+        for scope in pickled:
+            parts.append((scope, namespaces.named(scope, [*self.by_value, *self.code])))
+        self.dump([namespaces.Sent(self._globals(scope), values) for scope, values in parts])
+
+    def _try_out(self, value: Any) -> tuple[str, list[str]]:
+        """Says why a value does not travel with the pipeline, or "", and what it would import."""
+        trial = _Pickler(_Limited())
+        trial.complete = self.complete
+        try:
+            trial.dump(value)
+        except _LargeError:
+            return "it is large", []
+        except Exception as error:
+            return f"it does not pickle ({type(error).__name__}: {error})", []
+        if sum(one.nbytes for one in trial.large) > _MOST:
+            return "it is large", []
+        for one in trial.by_value:
+            if isinstance(one, type) and not reach.is_users(one.__module__):
+                return f"its class {one.__qualname__} does not pickle", []
+        return "", [name for name in trial.modules if name not in self.modules]
+
+
+class _LargeError(Exception):
+    pass
+
+
+class _Limited(io.BytesIO):
+    """Takes no more than is sent without having been named."""
+
+    def write(self, data: Any) -> int:
+        if self.tell() + len(data) > _MOST:
+            raise _LargeError
+        return super().write(data)
 
 
 def _with_file(code: types.CodeType, argument: Any) -> Any:
@@ -120,9 +186,14 @@ def pack(
     pickler = _Pickler(file)
     with locations.by_value():
         _dump(pickler, init, "worker_init_fn")
+        pickler.dump_names()
         first = [*pickler.named, *pickler.code]
         _dump(pickler, program, "the pipeline")
-        observed = observer.observe(pickler.named, pickler.code, first, ignored)
+        observed, functions = observer.observe(pickler.named, pickler.code, first, ignored)
+        sent = len(pickler.code), len(pickler.named)
+        pickler.dump_names(functions)
+        if sent != (len(pickler.code), len(pickler.named)):
+            observed, _ = observer.observe(pickler.named, pickler.code, first, ignored)
         nodes = registrations.read(pickler.by_value, pickler.named)
         for one in nodes:
             _dump(pickler, one, f"how {one.kind.__qualname__} is registered with jax.tree_util")
@@ -217,10 +288,13 @@ class Parcel:
 
     def load_init(self) -> Any:
         """Loads what comes before the program; once, and first."""
-        return self._unpickler.load()
+        init = self._unpickler.load()
+        namespaces.install(self._unpickler.load())
+        return init
 
     def load_program(self) -> tuple[Any, wire.Registry]:
         """Loads the program, once."""
         program = self._unpickler.load()
+        namespaces.install(self._unpickler.load())
         registrations.apply(iter(self._unpickler.load, None))
         return program, wire.Registry(self._token, self._unpickler.load())

@@ -40,7 +40,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
 
 
 def observed(*roots: Any, ignored: tuple[str, ...] = ()) -> Observed | None:
-    found = observe(roots, [], [], ignored)
+    found, _ = observe(roots, [], [], ignored)
     return pickle.loads(pickle.dumps(found))  # type: ignore[no-any-return]
 
 
@@ -90,7 +90,7 @@ def test_code_that_travels_by_value_brings_its_own_globals(make: Make) -> None:
     module = make("A = 1\nB = 2\ndef f(x):\n    return x + B\n")
     scope = {"__name__": "__main__", "module": module, "OWN": 3}
     exec("def own(x):\n    return module.A, module.f(x), OWN", scope)
-    found = observe([], [scope["own"]], [])
+    found, _ = observe([], [scope["own"]], [])
     assert found is not None
     assert {one.name.partition(".")[2] for one in found.observations} == {"A", "B", "f"}
 
