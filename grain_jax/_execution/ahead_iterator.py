@@ -197,6 +197,16 @@ class AheadIterator(Closing, StatefulCheckpointable, Generic[T]):
     def _moved(self, state: Any) -> None:
         """Called when the source has accepted a state, with the one that was handed out."""
 
+    def _declared(self) -> Any:
+        """What the source declares of its stream; see `Positioned`."""
+        say = getattr(self._iterator, "_declared", None)
+        return None if say is None else say()
+
+    def _standing(self, state: Any) -> dict[str, int]:
+        """How far a state is, as the source counts; see `Positioned`."""
+        say = getattr(self._iterator, "_standing", None)
+        return {} if say is None else say(self._decode(state))
+
     # The rest is how it runs.
 
     def _lend(self, owner: Owner) -> Lent:

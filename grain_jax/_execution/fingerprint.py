@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,7 +13,7 @@ from grain_jax._datasets.plan import Plan
 from grain_jax._execution.layout import Layout
 from grain_jax._values import errors
 
-__all__ = ["compare", "fingerprint"]
+__all__ = ["Declared", "compare", "declared", "fingerprint"]
 
 _COUNTING = (steps.FilterStep, steps.FlatMapStep, steps.BatchStep)
 _NAMES = {
@@ -22,6 +23,51 @@ _NAMES = {
     "counting": "the steps that change counts or order",
 }
 _SOFT = {"source": "type of source", "sampler": "type of sampler", "maps": "steps on elements"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Declared:
+    """What a pipeline says of its stream, to compare it with those of other processes.
+
+    Attributes:
+      order: what fixes which records each step has, by name, as JSON values.
+      names: what is there to warn of, in the same way.
+      shard: index and count, if it is one of several shards.
+    """
+
+    order: dict[str, Any]
+    names: dict[str, Any]
+    shard: tuple[int, int] | None
+
+
+def declared(
+    mark: Mapping[str, Any], plan: Plan, layout: Layout, stages: Sequence[Any] = ()
+) -> Declared:
+    """Returns what a pipeline says of its stream.
+
+    Args:
+      mark: its fingerprint.
+      plan: the pipeline.
+      layout: shards and lanes.
+      stages: as `fingerprint` takes them.
+    """
+    batches = [step for step in [*plan.steps, *stages] if isinstance(step, steps.BatchStep)]
+    order = {
+        **{text: mark[key] for key, text in _NAMES.items()},
+        "sizes of batches": [step.size for step in batches],
+        "drop_remainder of batches": [step.drop for step in batches],
+        "lanes": layout.lanes,
+        "number of shards": max(layout.shards, layout.sampler_shard[1]),
+        "exceptions that are skipped": [kind.__name__ for kind in plan.skips],
+    }
+    if layout.sampler_shard[1] == 1:
+        # The shards of a sampler have lengths of their own.
+        order["where the stream begins"] = layout.start
+        order["where it ends (records times epochs)"] = layout.length
+        order["drop_remainder of the shards"] = layout.even
+    names = {text: mark[key] for key, text in _SOFT.items()}
+    shards = [shard for shard in (layout.shard, layout.sampler_shard) if shard[1] > 1]
+    return Declared(order, names, shards[0] if shards else None)
 
 
 def fingerprint(

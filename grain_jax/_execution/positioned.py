@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Generic, Self, TypeVar
 
-from grain_jax._execution import lending
+from grain_jax._datasets.plan import Segment
+from grain_jax._execution import fingerprint, lending, states
+from grain_jax._execution.layout import Layout, Position
 from grain_jax._execution.pipeline import Pipeline
 from grain_jax._values import checkpointable, closing, faults, forks
 
@@ -23,8 +26,10 @@ class Positioned(
     """An iterator whose position can be saved and set, and that can be lent.
 
     While it is lent, its `next` raises, and its position is that of what the borrower delivered.
-    Subclasses define `_next`, `_state` and `_go_to`.
+    Subclasses define `_next`, `_state` and `_go_to`, and set `_mark`, the fingerprint.
     """
+
+    _mark: dict[str, Any]
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
@@ -125,6 +130,26 @@ class Positioned(
         """Returns what is known of the last element and of those to come; see `Layout.outlook`."""
         return self._pipeline.outlook()
 
+    def _declared(self) -> fingerprint.Declared | None:
+        """Returns what the pipeline says of its stream."""
+        pipeline = self._pipeline
+        return fingerprint.declared(self._mark, pipeline.plan, pipeline.layout)
+
+    def _standing(self, state: State) -> dict[str, int]:
+        """Returns how far a state is, in numbers that all shards of an order have alike.
+
+        That is the position of an elastic stream, and of others the number of batches, where each
+        is one that nothing can leave out.
+        """
+        value: Any = json.loads(state) if isinstance(state, bytes) else state
+        layout, position = states.decode(
+            value, self._pipeline, self._mark, lanes=None, strict=False
+        )
+        if value["elastic"] and layout.shards > 1:
+            return {"records": position.base}
+        batches = _batches(layout, position, self._pipeline.segments_of(position))
+        return {} if batches is None else {"batches": batches}
+
     def _draws(self) -> str:
         """Returns what may draw in this process; see `Lent.draws`."""
         return self._pipeline.draws()
@@ -137,6 +162,23 @@ class Positioned(
         lending.refuse_lent(self, self._owner)
         self._owner = owner
         return _Loan(self)
+
+
+def _batches(layout: Layout, position: Position, segments: Sequence[Segment]) -> int | None:
+    """Returns how many batches are behind a position; None where batches are not counted."""
+    *before, last = segments
+    if layout.lanes > 1 or last.nest is None:
+        return None
+    if last.local:
+        return int(position.tail[-2]) if position.tail else 0
+    cursors = [cursor for cursor in position.cursors if cursor is not None]
+    if before or any(len(cursor) > 2 for cursor in cursors):
+        return max((cursor[-2] for cursor in cursors), default=0)
+    lane = layout.lane(0, position.base, last)
+    records: int = sum(cursor[0] - lane.before for cursor in cursors)
+    return -(-(position.base - layout.start) // (lane.unit * layout.shards)) - (
+        -records // lane.unit
+    )
 
 
 class _Loan:

@@ -15,12 +15,14 @@ import numpy as np
 
 from grain_jax._datasets.iter_dataset import IterDataset
 from grain_jax._execution.ahead_iterator import AheadIterator, known_length
+from grain_jax._execution.fingerprint import Declared
 from grain_jax._execution.iterator import batch_rows
 from grain_jax._product.leaves import detach
 from grain_jax._product.lockstep import STOP, Lockstep
 from grain_jax._product.placer import Placed, Placer
 from grain_jax._product.remainder import Described, Rows
 from grain_jax._product.row_states import Saved, Shape, with_rows, without_rows
+from grain_jax._product.terms import Terms
 from grain_jax._values import notices
 from grain_jax._values.errors import InvalidTypeError, InvalidValueError
 
@@ -148,9 +150,19 @@ class DeviceIterator(AheadIterator[Any]):
         self._placer = placer = Placer(sharding, rows, pads_rows=pads_rows)
         self._rows = rows
         self._length = rows.length(length)
-        self._lockstep = (
-            Lockstep(placer.devices, rows.rule, pads_rows=pads_rows) if placer.compares else None
-        )
+        self._lockstep: Lockstep | None = None
+        if placer.compares:
+            stage = {**rows.arguments(), "ragged": "pad" if pads_rows else "error"}
+            # What keeps the terms is told when this iterator is dropped, and must not keep it.
+            say: Any = weakref.WeakMethod(self._about_source)
+            self._lockstep = Lockstep(
+                placer.devices,
+                rows.rule,
+                pads_rows=pads_rows,
+                terms=Terms(
+                    {**stage, **placer.described()}, placer.row_sharding, rows.axis, lambda: say()()
+                ),
+            )
         # Who drops the iterator will not ask again, as who closes it.
         self._leave: Callable[[], object] = lambda: None
         if self._lockstep is not None:
@@ -158,6 +170,7 @@ class DeviceIterator(AheadIterator[Any]):
             finalize.atexit = False  # the end of the program is told anyway
         self._spec: Any = None
         self._full = rows.full
+        self._steps_before: int | None = 0
         super().__init__(source, placer, buffer_size, close_source=close_source)
         keep_rest = getattr(self._iterator, "_keep_rest", None)
         if keep_rest is not None and rows.rule is not None:
@@ -218,6 +231,15 @@ class DeviceIterator(AheadIterator[Any]):
             return contextlib.nullcontext()
         return notices.attending(what)
 
+    def _about_source(self) -> tuple[Declared | None, dict[str, int]]:
+        standing = self._standing(self._own_state())
+        if self._rows.described is None:
+            # The source counts elements, of which some may have been left out.
+            standing.pop("batches", None)
+            steps = self._steps()
+            standing |= {} if steps is None or self._rows.is_fixed else {"steps": steps}
+        return self._declared(), standing
+
     def _first_spec(self) -> Any:
         try:
             batch = self._peek().batch
@@ -271,7 +293,7 @@ class DeviceIterator(AheadIterator[Any]):
         # What has only been read ahead is not known on every process.
         if self._rows.is_fixed:
             return state
-        return with_rows(state, Saved(self._full, self._sizes()))
+        return with_rows(state, Saved(self._full, self._sizes(), self._steps()))
 
     def _decode(self, state: Any) -> Any:
         return without_rows(state, self._rows.axis + 1)[0]
@@ -280,10 +302,17 @@ class DeviceIterator(AheadIterator[Any]):
         self._rows.describe(_described_rows(self._iterator))
         if not self._rows.is_fixed:
             saved = without_rows(state, self._rows.axis + 1)[1]
+            self._steps_before = saved.steps
             if saved.lead is not None:
                 self._full = self._rows.full = saved.scaled(self._sizes())
         if self._lockstep is not None:
             self._lockstep.moved()
+
+    def _steps(self) -> int | None:
+        """How many batches of the stream all processes have behind them, if somebody compares."""
+        if self._lockstep is None or self._steps_before is None:
+            return None
+        return self._steps_before + self._lockstep.steps
 
     def _sizes(self) -> Shape | None:
         """Sizes of the source's `Batch` steps, innermost first, if it says."""

@@ -30,8 +30,10 @@ Said = tuple[int, int]
 
 # A wait inside the service cannot be interrupted: so long, and so often. Later ones are polled.
 _INSIDE_MS, _QUICK_SECONDS = 250, 1.0
-# Between looks for notices. One counts at the second look: who failed may be trying again.
+# Between looks for notices. One counts at the second look: who failed may be trying again. Who has
+# left before the first batch may be about to come with the iterator that this one is meant for.
 _LOOK_SECONDS = 1.0
+_LOOKS, _LOOKS_AT_FIRST = 2, 6
 _LONGEST_SLEEP = 0.2
 # Of thousands of processes that one waits for, it looks at so many.
 _LOOKED_AT = 8
@@ -211,7 +213,8 @@ class _Watch:
         self._name = name
         self._at = [channel._number(), *name]
         self._next = 0.0
-        self._seen: dict[int, tuple[bool, Any]] = {}
+        # What each has put up, and in how many looks.
+        self._seen: dict[int, tuple[tuple[bool, Any], int]] = {}
 
     def look(self, missing: list[int]) -> None:
         """Raises if one of those who are missing will not come."""
@@ -222,29 +225,37 @@ class _Watch:
         if not notices.is_up(notices.WAITS):
             everybody, is_new = self._channel.digest, self._channel._is_new
             notices.put_up(notices.WAITS, "", at=self._at, of=everybody, new=is_new)
-        left = self._channel.left()
-        known = {p: (p in left, notices.read(p)) for p in missing[:_LOOKED_AT]}
-        for process, told in known.items():
-            if told == self._seen.get(process):
-                self._judge(process, *told)
-        self._seen = known
+        left, before = self._channel.left(), self._seen
+        self._seen = {}
+        for process in missing[:_LOOKED_AT]:
+            told = process in left, notices.read(process)
+            was, looks = before.get(process, (None, 0))
+            self._seen[process] = told, looks + 1 if told == was else 1
+        for process, (told, looks) in self._seen.items():
+            if looks >= _LOOKS:
+                self._judge(process, *told, looks)
 
     def end(self) -> None:
         """Takes down the notice of the wait."""
         if notices.is_up(notices.WAITS):
             notices.take_down()
 
-    def _judge(self, process: int, has_left: bool, notice: dict[str, Any] | None) -> None:
+    def _judge(
+        self, process: int, has_left: bool, notice: dict[str, Any] | None, looks: int
+    ) -> None:
         kind, text = (None, "") if notice is None else (notice["kind"], notice["text"])
+        closed = f"process {process} will not ask for it: it closed its iterator"
         problem = ""
         if kind == notices.FAILED:
             problem = f"process {process} failed {text.partition(_KEEPS)[0]}"
         elif kind == notices.ENDED:
             problem = f"process {process} has ended, {text}"
-        elif has_left:
-            problem = f"process {process} will not ask for it: it closed its iterator"
+        elif has_left and not self._channel._is_new:
+            problem = closed
         elif notice is not None and notice.get("of") == self._channel.digest:
             problem = self._elsewhere(process, notice["at"], notice["new"])
+        if not problem and has_left and looks >= _LOOKS_AT_FIRST:
+            problem = closed
         if problem:
             raise InvalidValueError(f"{problem}{_KEEPS}")
 

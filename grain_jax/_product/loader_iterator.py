@@ -124,6 +124,10 @@ class DataLoaderIterator(Positioned[Any, bytes]):
         if self._serial is not None:
             self._serial.begin(layout)
 
+    def _declared(self) -> fingerprint.Declared:
+        about, pipeline = self._about, self._pipeline
+        return fingerprint.declared(self._mark, about.plan, pipeline.layout, about.stages)
+
     def _draws(self) -> str:
         own = (stage.title for stage in self._about.stages if isinstance(stage, Own))
         return super()._draws() or next(own, "")

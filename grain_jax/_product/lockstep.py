@@ -23,6 +23,7 @@ from typing import Any
 
 from grain_jax._product.agreement import Facts, change, difference, largest
 from grain_jax._product.exchange import Channel, Said
+from grain_jax._product.terms import Terms
 from grain_jax._values import faults
 from grain_jax._values.errors import InvalidValueError
 
@@ -80,15 +81,31 @@ class Lockstep:
       rule: "error", "drop" or "pad" for what the processes do where some have ended; None is as
         "error".
       pads_rows: whether rows that differ in shape are padded to the larger.
+      terms: what the processes need alike before their first batch from a position.
     """
 
-    def __init__(self, devices: list[Any], rule: str | None, *, pads_rows: bool = False) -> None:
+    def __init__(
+        self,
+        devices: list[Any],
+        rule: str | None,
+        *,
+        pads_rows: bool = False,
+        terms: Terms | None = None,
+    ) -> None:
         self._channel = Channel(devices)
         self._rule = rule
         self._pads_rows = pads_rows
+        self._terms = terms
+        # After how many moves the processes have come to terms.
+        self._settled = -1
         self._at = _At()
         self._heard: dict[Said, dict[int, Any]] = {}
         self._turn = 0
+
+    @property
+    def steps(self) -> int:
+        """How many batches were handed out since the position was set."""
+        return self._at.step
 
     def moved(self) -> None:
         """Forgets what was certain: all processes went to another position.
@@ -140,7 +157,9 @@ class Lockstep:
             return made
         self._turn = 0
         digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
-        said = self._meet({"kind": _BATCH, "sure": sure, "facts": digest, "mask": mask})
+        said = self._meet(
+            {"kind": _BATCH, "sure": sure, "facts": digest, "mask": mask, **self._first()}
+        )
         verdict = self._decide(said, facts)
         if verdict is STOP:
             self._advance(is_over=True, about=batch, verdict=STOP)
@@ -178,7 +197,7 @@ class Lockstep:
                 " source ended before its own description says so."
             )
         self._turn = 0
-        said = self._meet({"kind": _END, "sure": 0})
+        said = self._meet({"kind": _END, "sure": 0, **self._first()})
         verdict = self._decide(said, None)
         if verdict is STOP:
             self._advance(is_over=True)
@@ -283,6 +302,7 @@ class Lockstep:
             if words["kind"] == _ERROR:
                 raise self._refuse(self._failure(process, words["text"]))
         having = [process for process, words in said.items() if words["kind"] == _BATCH]
+        self._settle(said, having)
         if not having:
             return STOP
         if self._has_ended(said):
@@ -291,6 +311,26 @@ class Lockstep:
         if self._has_ended(said) and self._rule != "pad":
             return STOP
         return Verdict(shapes, {process: words.get("mask") for process, words in said.items()})
+
+    def _first(self) -> dict[str, Any]:
+        """What is said on top, until the processes have come to terms."""
+        is_settled = self._terms is None or self._settled == self._at.moves
+        return {} if is_settled else {"terms": self._terms.brief()}  # type: ignore[union-attr]
+
+    def _settle(self, said: dict[int, Any], having: list[int]) -> None:
+        """Refuses to go on where the processes need something alike that differs."""
+        terms = self._terms
+        if terms is None or not all("terms" in words for words in said.values()):
+            return
+        problem = terms.settle(
+            {process: words["terms"] for process, words in said.items()},
+            having,
+            is_set=self._at.moves > 0,
+            ask=lambda: self._meet(terms.whole()),
+        )
+        if problem:
+            raise self._refuse(problem)
+        self._settled = self._at.moves
 
     @staticmethod
     def _has_ended(said: dict[int, Any]) -> bool:

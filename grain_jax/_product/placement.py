@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import math
+from collections import defaultdict
 from typing import Any
 
 import jax
@@ -11,11 +13,15 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
 from grain_jax._values.errors import InvalidTypeError, InvalidValueError
+from grain_jax._values.row_shards import Interval
+from grain_jax._values.sharding import rows_of_devices
 
 __all__ = [
     "Layout",
     "Placement",
     "check_rows",
+    "described",
+    "held_rows",
     "layout",
     "replicated",
     "row_sharding",
@@ -40,7 +46,7 @@ class Placement:
     def __init__(self, sharding: Any) -> None:
         leaves, prefix = jax.tree_util.tree_flatten(sharding, is_leaf=_is_place)
         self._prefix: Any = prefix
-        names = _names(jax.tree_util.tree_unflatten(self._prefix, range(len(leaves))))
+        self.names = names = _names(jax.tree_util.tree_unflatten(self._prefix, range(len(leaves))))
         self._hint = _hint_of_devices(sharding)
         self.is_tree = len(leaves) != 1 or bool(names[0])
         if not leaves:
@@ -53,6 +59,11 @@ class Placement:
     def devices(self) -> list[Any]:
         """All devices, on every process, that elements go to."""
         return _in_order(set().union(*(sharding.device_set for sharding in self.leaves)))
+
+    def row_sharding(self, axis: int) -> Sharding:
+        """The sharding of the first leaf that has rows, by what the others say."""
+        spread = [leaf for leaf in self.leaves if not leaf.is_fully_addressable] or self.leaves
+        return next((leaf for leaf in spread if splits_rows(leaf, axis)), spread[0])
 
     def broadcast(self, batch: Any) -> list[Sharding]:
         """The sharding of each leaf of a batch.
@@ -174,6 +185,40 @@ def check_rows(sharding: Sharding, rows: int, axis: int = 0) -> None:
     if rows % cut.local_parts[axis]:
         why = cut.indivisible(rows, axis, axis)
         raise InvalidValueError(f"every leaf has {rows} rows, and {why}.")
+
+
+def held_rows(sharding: Sharding, axis: int) -> dict[int, frozenset[Interval]]:
+    """The rows of each process, by process index, in the smallest batch that can be cut."""
+    held: defaultdict[int, set[Interval]] = defaultdict(set)
+    for device, interval in rows_of_devices(sharding, axis).items():
+        held[device.process_index].add(interval)
+    return {process: frozenset(rows) for process, rows in held.items()}
+
+
+def described(sharding: Sharding) -> str:
+    """A sharding in words, which are the same on all processes that have the same one."""
+    if sharding.is_fully_addressable:
+        return "on devices of its own"
+    if not isinstance(sharding, NamedSharding):
+        return str(sharding)
+    # A name alone means what a tuple of one means, and nothing more what None means.
+    axes = [one[0] if isinstance(one, tuple) and len(one) == 1 else one for one in sharding.spec]
+    while axes and not axes[-1]:
+        axes.pop()
+    mesh: Any = sharding.mesh
+    ids = [device.id for device in mesh.devices.flat]
+    devices = ", ".join(map(str, ids[:16]))
+    if len(ids) > 16:
+        devices += f", ... ({hashlib.sha256(str(ids).encode()).hexdigest()[:8]})"
+    more = [str(getattr(mesh, "axis_types", "")), str(sharding.memory_kind or "")]
+    return ", ".join(
+        [
+            f"PartitionSpec({', '.join(map(repr, axes))})",
+            f"mesh {dict(mesh.shape)}",
+            f"devices {devices}",
+            *filter(None, more),
+        ]
+    )
 
 
 def splits_rows(sharding: Sharding, axis: int) -> bool:

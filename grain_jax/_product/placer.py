@@ -31,6 +31,7 @@ from grain_jax._product.masks import Masks
 from grain_jax._product.placement import (
     Placement,
     check_rows,
+    described,
     layout,
     replicated,
     splits_rows,
@@ -95,6 +96,7 @@ class Placer:
             sharding = dict(sharding)
             mask = Placement(sharding.pop(rows.mask_key)).leaves[0]
         self._placement = placement = Placement(sharding)
+        self._mask_sharding = mask
         self._masks = Masks(mask, rows)
         self._rows = rows
         self._pads_rows = pads_rows
@@ -112,6 +114,19 @@ class Placer:
         self.is_fresh = False
         if rows.described is not None and not placement.is_tree:
             check_rows(placement.leaves[0], rows.described[0][rows.axis], rows.axis)
+
+    @property
+    def row_sharding(self) -> Sharding:
+        """The sharding that says which process has which rows."""
+        return self._placement.row_sharding(self._rows.axis)
+
+    def described(self) -> dict[str, str]:
+        """Returns where leaves go, in words that are the same on all processes."""
+        leaves = zip(self._placement.names, self._placement.leaves, strict=True)
+        named = {f"sharding{name}": described(leaf) for name, leaf in leaves}
+        if self._mask_sharding is not None:
+            named[f"sharding[{self._rows.mask_key!r}]"] = described(self._mask_sharding)
+        return named
 
     def __call__(self, batch: Any) -> Any:
         """Returns the `Placed` batch, or `SKIP`."""

@@ -80,6 +80,13 @@ class Rows:
         """Whether nothing can be learnt from the first batch."""
         return self.rule is None or self.described is not None
 
+    def arguments(self) -> dict[str, Any]:
+        """What was asked for, by the names of the arguments."""
+        if self.rule is None:
+            return {}
+        mask = {"mask_key": self.mask_key} if self.rule == "pad" else {}
+        return {"remainder": self.rule, "axis": self.axis, **mask}
+
     def length(self, elements: int | None) -> int | None:
         """How many batches come out of a source with this many; None where nobody can know."""
         if elements is None or self.rule in (None, "error"):

@@ -21,23 +21,26 @@ Shape = tuple[int, ...]
 
 _ROWS = "batch_rows"
 _SIZES = "batch_sizes"
+_STEPS = "steps"
 _MOST_ROWS = 1 << 50
 # What says how states of several processes belong together is looked for on the outside.
 _MARKS = ("elastic", "joined", "shard", "sampler_shard")
-_STATE_KEYS = {_ROWS, _SIZES, "source", "base64", *_MARKS}
+_STATE_KEYS = {_ROWS, _SIZES, _STEPS, "source", "base64", *_MARKS}
 
 
 @dataclasses.dataclass(frozen=True)
 class Saved:
-    """The rows of a full batch in the run that saved them.
+    """What the run that saved a state knew and its source does not say.
 
     Attributes:
       lead: lengths of the batch's axis and of those before it; None before the first batch.
       sizes: of the source's `Batch` steps, innermost first; None if it has none, or does not say.
+      steps: how many batches all processes of the stage had had; None where nobody compares.
     """
 
     lead: Shape | None = None
     sizes: Shape | None = None
+    steps: int | None = None
 
     def scaled(self, sizes: Shape | None) -> Shape | None:
         """Returns the lengths with other sizes of batches; None where they do not tell.
@@ -69,6 +72,7 @@ def with_rows(state: Any, saved: Saved) -> Any:
     lead = saved.lead
     rows = lead[0] if lead is not None and len(lead) == 1 else lead and list(lead)
     about = {_ROWS: rows} | ({_SIZES: list(saved.sizes)} if saved.sizes else {})
+    about |= {} if saved.steps is None else {_STEPS: saved.steps}
     if not isinstance(state, bytes):
         whole = {**about, "source": state}
         if isinstance(state, dict):
@@ -101,7 +105,7 @@ def without_rows(state: Any, axes: int) -> tuple[Any, Saved]:
         return _without_rows_each(whole[JOINT], axes, isinstance(state, bytes))
     if not isinstance(whole, dict) or not {_ROWS} < whole.keys() <= _STATE_KEYS:
         return state, Saved()
-    saved = Saved(_lead(whole[_ROWS], axes), _sizes(whole.get(_SIZES)))
+    saved = Saved(_lead(whole[_ROWS], axes), _sizes(whole.get(_SIZES)), _steps(whole.get(_STEPS)))
     try:
         if "base64" in whole:
             return base64.b64decode(whole["base64"], validate=True), saved
@@ -150,6 +154,14 @@ def _sizes(sizes: Any) -> Shape | None:
             f"field {_SIZES!r} of the state is {str(sizes)[:80]}, expected sizes of batches"
         )
     return tuple(sizes)
+
+
+def _steps(steps: Any) -> int | None:
+    if steps is not None and not _is_size(steps, 0):
+        raise StateError(
+            f"field {_STEPS!r} of the state is {str(steps)[:80]}, expected a number of batches"
+        )
+    return steps  # type: ignore[no-any-return]
 
 
 def _is_size(number: Any, least: int) -> bool:

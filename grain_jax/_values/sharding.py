@@ -10,7 +10,14 @@ from grain_jax._values.errors import InvalidTypeError, InvalidValueError
 from grain_jax._values.options import check_count
 from grain_jax._values.row_shards import Interval, row_shards
 
-__all__ = ["NoSharding", "ShardByJaxProcess", "ShardBySharding", "ShardOptions", "even_split"]
+__all__ = [
+    "NoSharding",
+    "ShardByJaxProcess",
+    "ShardBySharding",
+    "ShardOptions",
+    "even_split",
+    "rows_of_devices",
+]
 
 _OWN_INDEX = "Every process gives its own index, counted from 0, and the same count."
 
@@ -113,7 +120,7 @@ class ShardBySharding(ShardOptions):
         import jax  # here, since data pipelines without it must not pay for the import
 
         axis = check_count("axis", axis, minimum=0, hint="Axes are counted from 0.")
-        rows = _rows_of_devices(sharding, axis)
+        rows = rows_of_devices(sharding, axis)
         shards = row_shards(rows, {device: device.process_index for device in rows})
         process = jax.process_index()
         if process not in shards:
@@ -127,7 +134,7 @@ class ShardBySharding(ShardOptions):
         notices.announce_end()
 
 
-def _rows_of_devices(sharding: Any, axis: int) -> dict[Any, Interval]:
+def rows_of_devices(sharding: Any, axis: int) -> dict[Any, Interval]:
     """The rows of each device, in the smallest batch that any sharding over these devices cuts."""
     if not hasattr(sharding, "devices_indices_map") or not hasattr(sharding, "device_set"):
         raise InvalidTypeError(

@@ -24,6 +24,7 @@ from jax.sharding import PartitionSpec as P
 
 import grain_jax as grain
 from grain_jax._values import notices
+from tests.cases import many_terms
 from tests.faults.oddities import Base, Unpicklable, Unspeakable
 from tests.product.jobs import initialize
 
@@ -553,6 +554,7 @@ SCENES: dict[str, Callable[[int], Any]] = {
     "loader": refused_loader,
     "after": after_all_that,
     "sampler": refused_sampler,
+    **many_terms.SCENES,
 }
 
 
@@ -567,7 +569,7 @@ def ends_alone(process: int) -> None:
 
 
 def main() -> None:
-    faulthandler.dump_traceback_later(120, exit=True)  # says where it hangs, if it does
+    faulthandler.dump_traceback_later(160, exit=True)  # says where it hangs, if it does
     process = initialize(*sys.argv[1:4])
     if sys.argv[4] == "ends alone":
         ends_alone(process)

@@ -293,6 +293,156 @@ def test_states_of_one_shard_restore_on_one_process(
     iterator.close()
 
 
+def on_both(seen: list[dict[str, Any]], scene: str) -> str:
+    """The error that both processes had alike."""
+    first, second = (s[scene] for s in seen)
+    assert first == second
+    assert first.startswith("InvalidValueError: ")
+    return str(first)
+
+
+AUTO = "mesh {'data': 4}, devices"
+
+
+@pytest.mark.parametrize(
+    ("argument", "text"),
+    [
+        ("remainder", "remainder: 'drop' on process 0 and 'pad' on process 1"),
+        ("mask_key", "mask_key: 'mask' on process 0 and 'real' on process 1"),
+        ("axis", "axis: 0 on process 0 and 1 on process 1"),
+        ("ragged", "ragged: 'error' on process 0 and 'pad' on process 1"),
+        ("sharding", f"sharding: \"PartitionSpec('data'), {AUTO} 0, 1"),
+        ("a tree", f"sharding['y']: \"PartitionSpec('data'), {AUTO} 0, 1"),
+        ("mask sharding", f"sharding['mask']: \"PartitionSpec('data'), {AUTO} 0, 1"),
+        ("devices", f"sharding: \"PartitionSpec('data'), {AUTO} 1, 0"),
+        ("device_put", f"sharding: \"PartitionSpec('data'), {AUTO} 0, 1"),
+    ],
+)
+def test_arguments_of_the_stage_that_differ_are_an_error_on_all(
+    seen: list[Any], argument: str, text: str
+) -> None:
+    said = on_both(seen, f"arguments: {argument}")
+    assert f"the arguments of the device stage differ: {text}" in said
+    assert said.endswith("call prefetch_to_device or device_put with the same ones on each.")
+
+
+SHUFFLED = "the order of records (sampler, seed, shuffle, slices): ['shuffle(records=48, seed=0)']"
+
+
+@pytest.mark.parametrize(
+    ("what", "text"),
+    [
+        ("seed", f"{SHUFFLED} on process 0 and ['shuffle(records=48, seed=1)'] on process 1"),
+        ("source", "the source's length: 48 on process 0 and 50 on process 1"),
+        ("shuffle", f"{SHUFFLED} on process 0 and ['in order(records=48, seed=0)'] on process 1"),
+        ("sampler", 'on process 0 and ["a sampler of one\'s own"] on process 1'),
+        ("samplers of one's own", "where it ends (records times epochs): 48 on process 0 and 40"),
+        ("epochs", "where it ends (records times epochs): 48 on process 0 and 96 on process 1"),
+        ("an epoch", "where the stream begins: 0 on process 0 and 48 on process 1"),
+        ("steps", "the steps that change counts or order: ['batch'] on process 0 and ['filter',"),
+        ("batches", "sizes of batches: [2] on process 0 and [4] on process 1"),
+        ("drop_remainder", "drop_remainder of batches: [True] on process 0 and [False] on process"),
+        ("lanes", "lanes: 1 on process 0 and 2 on process 1"),
+        ("shards", "number of shards: 2 on process 0 and 3 on process 1"),
+        ("one shard", "the kind of sharding: 'loader' on process 0 and 'none' on process 1"),
+        ("by the sampler", f"{SHUFFLED} on process 0 and ['shuffle(records=48, seed=1)'] on"),
+        ("the same rows", f"{SHUFFLED} on process 0 and ['shuffle(records=48, seed=1)'] on"),
+    ],
+)
+def test_pipelines_that_are_not_of_one_order_are_an_error_on_all(
+    seen: list[Any], what: str, text: str
+) -> None:
+    said = on_both(seen, f"orders: {what}")
+    assert "the processes do not load one order: " in said
+    assert text in said
+
+
+def test_shards_that_are_not_those_of_the_rows_are_an_error_on_all(seen: list[Any]) -> None:
+    said = on_both(seen, "orders: twice the same shard")
+    assert "process 0 and process 1 both load shard 1 of 2, and hold different rows" in said
+    said = on_both(seen, "orders: shards of the same rows")
+    assert "process 0 loads shard 0 of 2 and process 1 shard 1 of 2, and both hold" in said
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    ("source", "new", "used"),
+    [
+        ("elastic", "position 8 of the order", "position 16 of the order"),
+        ("filtered", "batch 2", "batch 4"),
+        ("mapped", "position 8 of the order", "position 16 of the order"),
+        ("by sampler", "batch 2", "batch 4"),
+        ("sliced", "batch 2", "batch 4"),
+        ("own", "step 2", "step 4"),
+    ],
+)
+def test_states_of_different_steps_are_an_error_on_all_and_those_of_one_are_not(
+    seen: list[Any], source: str, new: str, used: str, workers: int
+) -> None:
+    scenes = [s[f"positions: {source} {workers}"] for s in seen]
+    assert scenes[0]["new"] == scenes[1]["new"]
+    assert scenes[0]["used"] == scenes[1]["used"]
+    for scene in scenes:
+        # Asked again, it is refused again.
+        assert scene["new"][0] == scene["new"][1]
+        assert f"InvalidValueError: process 0 stands at {new} and process 1" in scene["new"][0]
+        assert f"InvalidValueError: process 0 stands at {used} and process 1" in scene["used"]
+        assert scene["same"] == scene["wanted"]
+        assert len(scene["wanted"]) == 2
+
+
+def test_iterators_and_states_of_loaders_are_compared_too(seen: list[Any]) -> None:
+    said = on_both(seen, "positions: begun")
+    assert "process 0 stands at position 0 of the order and process 1 at position 4" in said
+    said = on_both(seen, "positions: of loaders")
+    assert "process 0 stands at position 8 of the order and process 1 at position 12" in said
+
+
+def of_order(source: int, seed: int, positions: slice) -> list[int]:
+    """Records of a shuffled epoch, as a loader without a stage gives them."""
+    return [int(r) for r in list(grain.load(range(source), shuffle=True, seed=seed, num_epochs=1))][
+        positions
+    ]
+
+
+def test_streams_that_say_nothing_of_each_other_may_differ(seen: list[Any]) -> None:
+    for process, s in enumerate(seen):
+        own = of_order((8, 10)[process], process, slice(8))
+        assert s["alike: own sources"] == [
+            *(
+                [100 * process + a, 100 * process + b]
+                for a, b in zip(own[::2], own[1::2], strict=True)
+            ),
+            *["the end"] * 2,
+        ]
+        assert s["alike: elsewhere"] == of_order(48, 0, slice(6 * process, 6 * process + 2))
+        assert s["alike: one sharding in other words"] == [process] * 2
+
+
+def test_a_process_that_ran_dry_or_counts_for_itself_restores_beside_others(
+    seen: list[Any],
+) -> None:
+    assert [s["alike: dry"] for s in seen] == [
+        [True, [0, 0], "the end"],
+        [True, [110, 0], "the end"],
+    ]
+    assert [s["alike: absent"] for s in seen] == [[True, True], [False, True]]
+
+
+def test_maps_of_another_name_are_warned_of_on_all(seen: list[Any]) -> None:
+    for process, s in enumerate(seen):
+        batches, told = s["alike: other maps"]
+        mine = of_order(48, 0, slice(process, 8, 2))
+        assert batches == [mine[:2], mine[2:]]
+        assert len(told) == 1
+        assert "steps on elements: ['map(Same)'] on process 0 and ['map(Alike)'] on" in told[0]
+
+
+def test_terms_cost_no_message_of_their_own(seen: list[Any]) -> None:
+    # Twelve batches each: one message at the first batch, and one at the end.
+    assert [s["alike: messages"] for s in seen] == [[[12, 2], [12, 2]]] * 2
+
+
 def test_states_of_one_shard_that_differ_are_refused(seen: list[Any], folder: Path) -> None:
     file = folder / "loader" / "process_1-of-2.json"
     text = file.read_text()
