@@ -88,7 +88,7 @@ def _hint(mine: Any, theirs: Any) -> str:
 
 def _describe(leaf: Any) -> str:
     if leaf is None:
-        return "absent"
+        return "nothing for devices (absent, or text or objects, which stay on the host)"
     dtype, shape, has_rows = leaf
     if shape is None:
         return f"{dtype} without axes"

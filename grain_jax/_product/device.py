@@ -6,7 +6,7 @@ import contextlib
 import functools
 import os
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -223,13 +223,27 @@ class DeviceIterator(AheadIterator[Any]):
         that was given also if it blocks the thread. May be called from any thread, and more than
         once.
         """
+        self._leave()  # also ends a `next()` that waits for the others
         super().close()
-        self._leave()
+
+    @contextlib.contextmanager
+    def _restoring(self) -> Iterator[None]:
+        """Restores on all processes: who checkpoints waits for all of them behind it."""
+        with self._attending("as its position was restored"):
+            try:
+                yield
+            except Exception as error:
+                if self._lockstep is not None:
+                    self._lockstep.restored(error)
+                raise
+            if self._lockstep is not None:
+                self._lockstep.restored(None)
 
     def _attending(self, what: str) -> AbstractContextManager[None]:
-        if self._lockstep is None:
+        lockstep = self._lockstep
+        if lockstep is None:
             return contextlib.nullcontext()
-        return notices.attending(what)
+        return notices.attending(what, lambda: lockstep.name)
 
     def _about_source(self) -> tuple[Declared | None, dict[str, int]]:
         standing = self._standing(self._own_state())
@@ -252,7 +266,7 @@ class DeviceIterator(AheadIterator[Any]):
     def _next(self) -> Any:
         if self._lockstep is None:
             return super()._next()
-        with notices.attending("as it was asked for its next batch"):
+        with self._attending("as it was asked for its next batch"):
             return super()._next()
 
     def _deliver(self, element: Placed) -> Any:

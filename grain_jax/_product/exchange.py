@@ -21,12 +21,15 @@ from jax.sharding import Mesh, NamedSharding
 
 from grain_jax._product.placement import spec
 from grain_jax._values import notices
-from grain_jax._values.errors import InvalidValueError
+from grain_jax._values.errors import ClosedError, InvalidValueError
 
 __all__ = ["Channel"]
 
 Said = tuple[int, int]
-"""Name of one exchange: how often the position was set before, and a number since then."""
+"""Name of one exchange: how often the position was set before, and a number since then.
+
+Or -1, and a number, for what is not about batches.
+"""
 
 # A wait inside the service cannot be interrupted: so long, and so often. Later ones are polled.
 _INSIDE_MS, _QUICK_SECONDS = 250, 1.0
@@ -45,6 +48,9 @@ _KEEPS = ". (This process keeps its own batch, and next() waits for the others a
 # how those of several processes belong together.
 _opened: collections.defaultdict[tuple[int, ...], list[Channel | None]]
 _opened = collections.defaultdict(list)
+
+# Of each process the number of the failure that was raised here last, and by which channel.
+_raised: dict[int, tuple[int, Channel]] = {}
 
 
 class Channel:
@@ -68,6 +74,12 @@ class Channel:
         self._message: tuple[Said, bytes] | None = None
         self._keys: list[str] = []
         self._is_new = True
+        self._has_left = False
+
+    @property
+    def name(self) -> str | None:
+        """What stands for this channel on all processes, once it has been used."""
+        return None if self._place is None else f"{self.digest}/{self._place}"
 
     def say(self, name: Said, message: bytes) -> bool:
         """Says something without a wait for the others; what was said before stands.
@@ -111,7 +123,7 @@ class Channel:
             except _NewPlaceError as place:
                 self._withdraw(name)
                 self._take_place(place.number)
-            except InvalidValueError:
+            except (InvalidValueError, ClosedError):
                 # Whatever comes to have this name must not take it for its own.
                 self._withdraw(name)
                 raise
@@ -127,12 +139,13 @@ class Channel:
 
         What the last to leave finds of this channel in the store, it removes.
         """
+        self._has_left = True
         store = notices.client()
         if self._place is None or store is None:
             return
         with contextlib.suppress(Exception):  # a service that has ended; JAX says so itself
             _put(store, f"{self._root()}/{_LEFT}/{jax.process_index()}/said", b"")
-            if len(self.left()) == len(self._processes):
+            if self.left() == set(self._processes):
                 store.key_value_delete(self._root())
 
     def left(self) -> set[int]:
@@ -144,7 +157,8 @@ class Channel:
         key = self._key(name)
         notices.client().key_value_delete(key)
         self._keys.remove(key)
-        self._last = name[0], name[1] - 1
+        if self._last == name:
+            self._last = name[0], name[1] - 1
 
     def _await(self, name: Said) -> dict[int, bytes]:
         store, folder = notices.client(), self._folder(name)
@@ -152,6 +166,7 @@ class Channel:
         watch = _Watch(self, name)
         try:
             while True:
+                self._check_open()
                 listed = store.key_value_dir_get_bytes(folder)
                 found = {_process(key): value for key, value in listed}
                 missing = [process for process in self._processes if process not in found]
@@ -162,6 +177,7 @@ class Channel:
                 while (waited := time.monotonic() - began) >= _QUICK_SECONDS:
                     if store.key_value_dir_get_bytes(key):
                         break
+                    self._check_open()
                     watch.look(missing)
                     time.sleep(min(_LONGEST_SLEEP, waited / 20))
                 else:
@@ -170,6 +186,10 @@ class Channel:
                         return {**found, missing[0]: last}
         finally:
             watch.end()
+
+    def _check_open(self) -> None:
+        if self._has_left:  # `close` may come from another thread while this one waits
+            raise ClosedError("this iterator was closed while it waited for other processes")
 
     def _root(self) -> str:
         return f"grain_jax/{self.digest}/{self._number()}"
@@ -246,7 +266,7 @@ class _Watch:
         kind, text = (None, "") if notice is None else (notice["kind"], notice["text"])
         closed = f"process {process} will not ask for it: it closed its iterator"
         problem = ""
-        if kind == notices.FAILED:
+        if notice is not None and kind == notices.FAILED and self._concerns(process, notice):
             problem = f"process {process} failed {text.partition(_KEEPS)[0]}"
         elif kind == notices.ENDED:
             problem = f"process {process} has ended, {text}"
@@ -259,9 +279,32 @@ class _Watch:
         if problem:
             raise InvalidValueError(f"{problem}{_KEEPS}")
 
+    def _concerns(self, process: int, notice: dict[str, Any]) -> bool:
+        """Whether a failure is one that this iterator has to do with.
+
+        It is not if it was raised here by another one, or its process has left the one it came of.
+        """
+        number, where = notice["number"], notice.get("where")
+        raised = _raised.get(process)
+        if raised is not None and raised[0] == number and raised[1] is not self._channel:
+            return False
+        if where not in (None, self._channel.name):
+            listed = notices.client().key_value_dir_get_bytes(f"grain_jax/{where}/")
+            # Of one that all have left there is nothing.
+            if not listed or any(key.endswith(f"/{_LEFT}/{process}/said") for key, _ in listed):
+                return False
+        _raised[process] = number, self._channel
+        return True
+
     def _elsewhere(self, process: int, at: Any, is_new: bool) -> str:
         """Says what is wrong if a process waits for this one at a place where it is not."""
         number, *name = at
+        if (name[0] < 0) != (self._name[0] < 0):
+            doing = ["asks for a batch", "restores a position"]
+            return (
+                f"process {process} {doing[name[0] < 0]}, and this one {doing[self._name[0] < 0]}:"
+                " restore on all processes, or on none"
+            )
         opened = _opened[self._channel._processes]
         other = opened[number] if number < len(opened) else None
         if at == self._at or (other is not None and other.has_said(tuple(name))):

@@ -98,9 +98,15 @@ class Lockstep:
         self._terms = terms
         # After how many moves the processes have come to terms.
         self._settled = -1
+        self._restores = 0
         self._at = _At()
         self._heard: dict[Said, dict[int, Any]] = {}
         self._turn = 0
+
+    @property
+    def name(self) -> str | None:
+        """What stands for the iterator on all processes, once they have met."""
+        return self._channel.name
 
     @property
     def steps(self) -> int:
@@ -116,6 +122,28 @@ class Lockstep:
         has_met = at.number or self._channel.has_said((at.moves, 0))
         if has_met or not at.moves:
             self._at = _At(moves=at.moves + 1)
+
+    def restored(self, failure: BaseException | None) -> None:
+        """Returns once all processes have restored a position.
+
+        Args:
+          failure: why this one has not; it does not wait for the others.
+
+        Raises:
+          InvalidValueError: if another one has not.
+        """
+        name = -1, self._restores
+        mine = None if failure is None else faults.named(failure, _LONGEST)
+        message, said = json.dumps(mine).encode(), {}
+        if failure is None or not self._channel.say(name, message):
+            said = self._channel.exchange(name, message)
+        self._restores += 1
+        for process, words in said.items():
+            if failure is None and (text := json.loads(words)) is not None:
+                raise InvalidValueError(
+                    f"process {process} failed as its position was restored: {text}. This process"
+                    " has restored its own: set a position on all processes before the next batch."
+                )
 
     def close(self) -> None:
         """Lets nobody wait for a process that will not come again."""

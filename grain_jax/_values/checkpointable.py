@@ -7,6 +7,7 @@ Nothing here imports Orbax, and JAX is imported at the first save or load.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Coroutine
 from typing import Any, Protocol
@@ -100,15 +101,18 @@ def restore_state(
     def move(state: bytes) -> None:
         iterator.set_state(state if as_bytes else json.loads(state))
 
-    try:
+    # What is one of several processes restores with them, since Orbax waits for all.
+    restoring = getattr(iterator, "_restoring", contextlib.nullcontext)
+    with restoring():
         try:
-            move(read_state(directory, index, count))
-        except OtherShardError:
-            # As many processes as before, over which a different mesh deals the rows out.
-            move(read_all_states(directory))
-    except StateError as error:
-        error.add_note(f"The state was read from {directory}.")
-        raise
+            try:
+                move(read_state(directory, index, count))
+            except OtherShardError:
+                # As many processes as before, over which a different mesh deals the rows out.
+                move(read_all_states(directory))
+        except StateError as error:
+            error.add_note(f"The state was read from {directory}.")
+            raise
 
 
 def start_prefetching(iterator: StatefulIterator) -> None:

@@ -16,7 +16,7 @@ import itertools
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from grain_jax._values import faults
@@ -72,7 +72,7 @@ def put_up(kind: str, text: str, **more: Any) -> None:
         return
     # The number tells a notice from one that was put up again.
     notice = {"kind": kind, "text": text[:_LONGEST], "number": next(_numbers), **more}
-    _up.update(kind=kind)
+    _up.update(kind=kind, text=text)
     with contextlib.suppress(Exception):  # a service that has ended; JAX says so itself
         store.key_value_delete(_own_key())
         store.key_value_set_bytes(_own_key(), json.dumps(notice).encode())
@@ -104,13 +104,14 @@ def read(process: int) -> dict[str, Any] | None:
 
 
 @contextlib.contextmanager
-def attending(what: str) -> Iterator[None]:
+def attending(what: str, where: Callable[[], str | None] = lambda: None) -> Iterator[None]:
     """Takes the notice down while this process does what all do, and puts one up where that fails.
 
     An interrupt is no failure: its process may go on as if nothing had been.
 
     Args:
       what: is done, in words: "as it asked for its next batch".
+      where: says what stands for the iterator on all processes.
     """
     take_down()
     try:
@@ -118,7 +119,7 @@ def attending(what: str) -> Iterator[None]:
     except (StopIteration, KeyboardInterrupt):
         raise
     except BaseException as error:
-        put_up(FAILED, f"{what}: {faults.named(error, _LONGEST)}")
+        put_up(FAILED, f"{what}: {faults.named(error, _LONGEST)}", where=where())
         raise
 
 
@@ -153,7 +154,10 @@ def announce_end() -> None:
 
 
 def _end() -> None:
-    if not is_up(FAILED):
+    if is_up(FAILED):
+        # Whatever it came of, this process does not come any more.
+        put_up(FAILED, _up["text"])
+    else:
         put_up(ENDED, "at the end of its program")
 
 

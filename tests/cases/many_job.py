@@ -443,6 +443,86 @@ def what_stays(process: int) -> Any:
     return keys() - before
 
 
+def closed_by_a_thread(process: int) -> Any:
+    """Process 0 waits for a slow batch of the other, and is closed meanwhile."""
+    gone = threading.Event()
+
+    def batches() -> Iterator[Any]:
+        yield from rows(process, (4,))
+        if process:
+            gone.wait(100)
+        yield from rows(process, (4, 4))
+
+    iterator = grain.prefetch_to_device(batches(), buffer_size=1)
+    first = steps(iterator, 1)
+    second = None
+    if not process:
+        threading.Timer(1.5, iterator.close).start()
+        second = tried(lambda: next(iterator))
+    # Process 1 has nothing to give as yet; process 0 must not have waited for it.
+    meet()
+    gone.set()
+    iterator.close()
+    return [first, second]
+
+
+def failed_before(process: int, makes: bool) -> Any:
+    """Process 1 fails, on all alike, and takes a while until it comes to the next stage."""
+
+    def bad() -> Iterator[Any]:
+        yield from rows(process, (4,))
+        if process:
+            raise OSError("a bad file")
+        yield from rows(process, (4, 4))
+
+    sampler = grain.samplers.IndexSampler(8 + process * makes, num_epochs=1)
+
+    def use() -> None:
+        if makes:
+            loader = grain.DataLoader(
+                data_source=range(8), sampler=sampler, operations=[grain.transforms.Batch(4)]
+            )
+        with grain.prefetch_to_device(loader if makes else bad()) as iterator:
+            for _ in range(2 + makes):
+                next(iterator)
+
+    error = tried(use)
+    if process:
+        time.sleep(4)
+    with grain.prefetch_to_device(rows(process, (4, 4))) as iterator:
+        return [error, steps(iterator)]
+
+
+def orbax_restores(process: int, folder: list[str]) -> Any:
+    """The state of process 1 is missing: Orbax waits for all where each has restored its own."""
+    kept = [Keep(), grain.transforms.Batch(4), AsDict()]
+    shard = grain.sharding.ShardByJaxProcess()
+    loader = grain.load(range(40), num_epochs=1, transformations=kept, shard_options=shard)
+    handler = grain.checkpoint.CheckpointHandler()
+    where = f"{folder[0]}/restored"
+    os.makedirs(where, exist_ok=True)
+    seen = []
+    with grain.prefetch_to_device(loader) as iterator:
+        steps(iterator, 1)
+        handler.save(where, iterator)
+        meet()
+        seen.append(tried(lambda: repr(type(handler.restore(where, iterator)))))
+        seen.append(steps(iterator, 1))
+        meet()
+        if process:
+            os.rename(f"{where}/process_1-of-2.json", f"{where}/gone")
+        meet()
+        seen.append(tried(lambda: handler.restore(where, iterator)))
+        meet()
+        if process:
+            os.rename(f"{where}/gone", f"{where}/process_1-of-2.json")
+        meet()
+        seen.append(tried(lambda: repr(type(handler.restore(where, iterator)))))
+        seen.append(steps(iterator, 1))
+        meet()
+    return seen
+
+
 class Named(grain.transforms.Map):
     """Gives the record a name."""
 
@@ -549,6 +629,10 @@ SCENES: dict[str, Callable[[int], Any]] = {
     "closed for another": closed_for_another,
     "closed after the end": closed_after_the_end,
     "what stays": what_stays,
+    "closed by a thread": closed_by_a_thread,
+    "failed before": functools.partial(failed_before, makes=False),
+    "failed before, as it made": functools.partial(failed_before, makes=True),
+    "orbax": lambda process: orbax_restores(process, sys.argv[4:5]),
     "restore": refused_restore,
     "construction": refused_construction,
     "loader": refused_loader,

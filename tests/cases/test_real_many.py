@@ -242,6 +242,42 @@ def test_nothing_stays_in_the_service_of_iterators_that_all_have_closed(seen: li
     assert [s["what stays"] for s in seen] == [0, 0]
 
 
+def test_an_iterator_that_is_closed_does_not_wait_for_others(seen: list[Any]) -> None:
+    first, second = (s["closed by a thread"] for s in seen)
+    batch = [x(0, 1, 2, 3, 10, 11, 12, 13)]
+    assert (first[0], second) == (batch, [batch, None])
+    assert texts(first[1]).startswith("ClosedError: this ")
+
+
+@pytest.mark.parametrize(
+    ("scene", "text"),
+    [
+        ("failed before", "process 1 failed at batch 1: OSError: a bad file"),
+        ("failed before, as it made", "process 1 failed as it made its loader: "),
+    ],
+)
+def test_an_error_that_was_got_over_is_none_of_a_later_stage(
+    seen: list[Any], scene: str, text: str
+) -> None:
+    wanted = [x(*(100 * k + 10 * p + row for p in (0, 1) for row in range(4))) for k in (0, 1)]
+    assert text in texts(seen[0][scene][0])
+    for s in seen:
+        assert s[scene][1] == [*wanted, "the end"]
+
+
+def test_a_restore_that_fails_on_one_process_is_an_error_on_all(seen: list[Any]) -> None:
+    first, second = (s["orbax"] for s in seen)
+    batch = [x(8, 10, 12, 14, 9, 11, 13, 15)]
+    for s in (first, second):
+        assert (s[1], s[4]) == (batch, batch)
+        assert "DeviceIterator" in s[0]
+        assert "DeviceIterator" in s[3]
+    assert texts(second[2]).startswith("StateError: process_1-of-2.json is missing in")
+    assert texts(first[2]).startswith(
+        "InvalidValueError: process 1 failed as its position was restored: StateError: process_1-of"
+    )
+
+
 def test_a_position_that_one_process_refuses_is_an_error_on_all(seen: list[Any]) -> None:
     (_, first), (second, _) = (s["restore"] for s in seen)
     assert texts(second).startswith("StateError: this is no state")

@@ -94,7 +94,7 @@ def test_each_process_pads_its_own_rows(seen: list[Any]) -> None:
         ("scalars_differ", "batch['seed'] is 0 on process 0 and 1 on process 1: a leaf without"),
         (
             "leaves_differ",
-            "batch['only_0'] is float64 with rows of shape () on process 0 and absent",
+            "batch['only_0'] is float64 with rows of shape () on process 0 and nothing",
         ),
         ("dtypes_differ", "batch['y'] is float16 with rows of shape () on process 0 and float32"),
         ("one_is_empty", "process 1 has no batch at all, and process 0 has one"),
