@@ -130,6 +130,10 @@ class Positioned(
         """Returns what is known of the last element and of those to come; see `Layout.outlook`."""
         return self._pipeline.outlook()
 
+    def _tally(self) -> int | None:
+        """How many records an error policy had left out at the last element; None without one."""
+        return None if self._pipeline.account is None else self._pipeline.position.skipped
+
     def _declared(self) -> fingerprint.Declared | None:
         """Returns what the pipeline says of its stream."""
         pipeline = self._pipeline

@@ -177,6 +177,7 @@ class DeviceIterator(AheadIterator[Any]):
             keep_rest(rows.rule)
         placer.is_fresh = self._is_fresh
         placer.outlook = getattr(self._iterator, "_outlook", placer.outlook)
+        placer.tally = getattr(self._iterator, "_tally", placer.tally)
 
     def __len__(self) -> int:
         if self._length is None:
@@ -282,6 +283,7 @@ class DeviceIterator(AheadIterator[Any]):
                 element.facts or {},
                 placer.sure(element),
                 mask=element.mask,
+                kept=element.kept,
                 skeleton=lambda verdict: placer.skeleton(element, verdict),
                 finish=lambda verdict: placer.finish(element, verdict),
             )

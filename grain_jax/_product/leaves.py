@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Any
 
@@ -22,6 +23,7 @@ __all__ = [
     "Array",
     "as_array",
     "detach",
+    "digest",
     "filled",
     "is_keys",
     "padded_host",
@@ -135,6 +137,15 @@ def padded_host(leaf: Any, short: Sequence[int], lead: Sequence[int]) -> Any:
         out[...] = None
     out[tuple(map(slice, short))] = leaf
     return out
+
+
+def digest(arrays: Iterable[Any]) -> str:
+    """Returns what stands for the contents of the arrays among these that are on the host."""
+    sha = hashlib.sha256()
+    for array in arrays:
+        if isinstance(array, np.ndarray):
+            sha.update(np.ascontiguousarray(array).tobytes())
+    return sha.hexdigest()[:32]
 
 
 def filled(rest: Rest) -> Any:

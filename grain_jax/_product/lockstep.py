@@ -156,6 +156,7 @@ class Lockstep:
         sure: int,
         *,
         mask: Any = None,
+        kept: Any = None,
         skeleton: Callable[[Verdict], Any] = lambda verdict: None,
         finish: Callable[[Verdict], Any] = lambda verdict: None,
     ) -> Any:
@@ -166,6 +167,7 @@ class Lockstep:
           facts: of it.
           sure: how many batches with equal facts and mask this process has after it, at least.
           mask: what the others are to know of its rows, a JSON value.
+          kept: what processes with the same rows have alike, a JSON value.
           skeleton: makes what a process without a batch needs for padding, a JSON value.
           finish: makes what is handed out.
 
@@ -185,9 +187,8 @@ class Lockstep:
             return made
         self._turn = 0
         digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
-        said = self._meet(
-            {"kind": _BATCH, "sure": sure, "facts": digest, "mask": mask, **self._first()}
-        )
+        mine = {"kind": _BATCH, "sure": sure, "facts": digest, "mask": mask, "kept": kept}
+        said = self._meet({**mine, **self._first()})
         verdict = self._decide(said, facts)
         if verdict is STOP:
             self._advance(is_over=True, about=batch, verdict=STOP)
@@ -331,6 +332,8 @@ class Lockstep:
                 raise self._refuse(self._failure(process, words["text"]))
         having = [process for process, words in said.items() if words["kind"] == _BATCH]
         self._settle(said, having)
+        if self._terms is not None and (problem := self._terms.unlike_rows(said, self._rule)):
+            raise self._refuse(problem)
         if not having:
             return STOP
         if self._has_ended(said):

@@ -187,6 +187,7 @@ def check_rows(sharding: Sharding, rows: int, axis: int = 0) -> None:
         raise InvalidValueError(f"every leaf has {rows} rows, and {why}.")
 
 
+@functools.lru_cache(maxsize=64)
 def held_rows(sharding: Sharding, axis: int) -> dict[int, frozenset[Interval]]:
     """The rows of each process, by process index, in the smallest batch that can be cut."""
     held: defaultdict[int, set[Interval]] = defaultdict(set)

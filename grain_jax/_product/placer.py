@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -20,6 +21,7 @@ from grain_jax._product.leaves import (
     Array,
     as_array,
     detach,
+    digest,
     filled,
     is_keys,
     padded_host,
@@ -32,6 +34,7 @@ from grain_jax._product.placement import (
     Placement,
     check_rows,
     described,
+    held_rows,
     layout,
     replicated,
     splits_rows,
@@ -63,6 +66,7 @@ class Placed:
       host: the leaves as they were on the host, in memory that nobody writes to, where another
         process may need some of them, or they may have to be placed anew.
       is_padding: whether it was made for want of a batch.
+      kept: a JSON value that processes with the same rows have alike; None where there are none.
     """
 
     batch: Any
@@ -72,6 +76,7 @@ class Placed:
     mask: Any = None
     host: list[Any] | None = None
     is_padding: bool = False
+    kept: Any = None
 
 
 class Placer:
@@ -85,6 +90,7 @@ class Placer:
     Attributes:
       outlook: called after each element of the source; says whether the step that it belongs to is
         short on any process, and how many full ones follow; None if that is not known.
+      tally: called likewise; how many records an error policy has left out, None without one.
       devices: all devices that batches go to, on every process.
       compares: whether they belong to several processes.
       is_fresh: whether nobody else has a hold on the memory of the batches; see `Lent`.
@@ -101,6 +107,8 @@ class Placer:
         self._rows = rows
         self._pads_rows = pads_rows
         self.outlook: Callable[[], tuple[bool, int] | None] = lambda: None
+        self.tally: Callable[[], int | None] = lambda: None
+        self._tallied: int | None = None
         self._plan: _Plan | None = None
         config: Any = jax.config
         self._x64 = bool(config.jax_enable_x64)
@@ -120,6 +128,12 @@ class Placer:
         """The sharding that says which process has which rows."""
         return self._placement.row_sharding(self._rows.axis)
 
+    @functools.cached_property
+    def _shares_rows(self) -> bool:
+        """Whether several processes hold the same rows, which then have to be equal."""
+        held = held_rows(self.row_sharding, self._rows.axis)
+        return len(set(held.values())) < len(held)
+
     def described(self) -> dict[str, str]:
         """Returns where leaves go, in words that are the same on all processes."""
         leaves = zip(self._placement.names, self._placement.leaves, strict=True)
@@ -135,7 +149,7 @@ class Placer:
             placed = self._place(batch, uneven)
         if placed is SKIP or not self.compares:
             return placed
-        looks = placed.facts, placed.mask
+        looks = placed.facts, placed.mask, placed.kept
         if self._looks is not None and looks != self._looks:
             self._changes.append(self._made + 1)
             self._varies = True
@@ -217,10 +231,10 @@ class Placer:
         full = self._rows.full if verdict == "pad" else None
         ready = plan.prepared(leaves, arrays, short, full, self.is_fresh)
         result = jax.tree_util.tree_unflatten(treedef, plan.put(ready, arrays))
-        told = None
+        told = real = None
         if self._rows.rule == "pad":
             sharding = plan.row_leaf_sharding(arrays)
-            told = self._masks.told(short, count)
+            told = real = self._masks.told(short, count)
             if self.compares and self._masks.is_spread(sharding):
                 # Until the others have said what they have: of the right kind, for specs.
                 result[self._rows.mask_key] = self._masks.whole({}, sharding)
@@ -230,7 +244,18 @@ class Placer:
         if not self.compares:
             return Placed(result)
         host = ready if self._rows.rule == "pad" or self._pads_rows else None
-        return Placed(result, plan.facts(arrays, self._rows), mask=told, host=host)
+        kept = self._kept(real, arrays) if self._shares_rows else None
+        return Placed(result, plan.facts(arrays, self._rows), mask=told, host=host, kept=kept)
+
+    def _kept(self, real: Any, arrays: list[Array | jax.Array | None]) -> dict[str, Any]:
+        """What processes with the same rows have alike, and would not notice otherwise.
+
+        Where records were left out, equal numbers of them may be others: contents tell.
+        """
+        count, content = self.tally(), ""
+        if count != self._tallied:
+            self._tallied, content = count, digest(arrays)
+        return {"rows": real, "left out": count, "content": content}
 
     def _with_mask(self, batch: Any, told: Any, verdict: Verdict) -> Any:
         if told is None:

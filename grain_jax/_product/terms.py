@@ -86,6 +86,23 @@ class Terms:
         problem = next(filter(None, (self._of_shards(told, group) for group in orders)), "")
         return problem or _of_places(told, orders, set(having), is_set)
 
+    def unlike_rows(self, said: Told, rule: str | None) -> str:
+        """Returns in words why the rows of processes that hold the same ones are not the same.
+
+        Args:
+          said: what each process has said of its batch.
+          rule: for the remainder.
+        """
+        for one, *others in _by(list(said), self._held.get):
+            for other in others:
+                problem = _unlike_rows(said[one], said[other], rule)
+                if problem:
+                    return (
+                        f"process {one} and process {other} hold the same rows of the batch, and"
+                        f" theirs would differ: {problem}"
+                    )
+        return ""
+
     @functools.cached_property
     def _held(self) -> dict[int, frozenset[Interval]]:
         return held_rows(self.sharding, self.axis)
@@ -122,6 +139,30 @@ class Terms:
                     f" different rows of the batch: its records would come twice. {_BY_SHARDING}"
                 )
         return ""
+
+
+def _unlike_rows(mine: Mapping[str, Any], theirs: Mapping[str, Any], rule: str | None) -> str:
+    if mine["kind"] != theirs["kind"]:
+        if rule != "pad":
+            return ""  # nobody gets a batch then
+        return "one has a batch, and the other none. Load the same records on both."
+    kept, others = mine.get("kept"), theirs.get("kept")
+    if not kept or not others:
+        return ""
+    if kept["left out"] != others["left out"] or (
+        kept["content"] and others["content"] and kept["content"] != others["content"]
+    ):
+        return (
+            f"{kept['left out']} and {others['left out']} records were left out so far, by an"
+            " ErrorPolicy, and not the same ones. Where a read may fail on one process alone, use"
+            " on_error='raise', or read again inside the source."
+        )
+    if kept["rows"] != others["rows"]:
+        return (
+            f"{kept['rows']} and {others['rows']} rows of the batch are real. Load the same records"
+            " on both."
+        )
+    return ""
 
 
 def _shard(told: Mapping[str, Any]) -> str:

@@ -338,6 +338,48 @@ def messages(process: int) -> Any:
     return counts
 
 
+class Broken(grain.transforms.Map):
+    """Cannot read one of the records."""
+
+    def __init__(self, record: int) -> None:
+        self.record = record
+
+    def map(self, record: Any) -> Any:
+        if record == self.record:
+            raise OSError("the disk is gone")
+        return {"x": np.int32(record)}
+
+
+def replicas(*broken: int, workers: int = 0, most: int = 3) -> Scene:
+    """Both processes hold all rows; of each another record is broken, and left out."""
+
+    def make(process: int) -> Any:
+        whole = over(P())
+        ds = grain.load(
+            list(range(40)),
+            num_epochs=1,
+            transformations=[Broken(broken[process])],
+            batch_size=4,
+            drop_remainder=True,
+            shard_options=grain.sharding.ShardBySharding(whole),
+            on_error=grain.ErrorPolicy(skip=OSError, max_count=5),
+            worker_count=workers,
+        )
+        return put(ds, whole, remainder="drop")
+
+    return stages(make, most)
+
+
+def unequal(*sizes: tuple[int, ...]) -> Scene:
+    """Batches of so many rows, which both processes hold."""
+
+    def make(process: int) -> Any:
+        batches = [{"x": np.full(size, k)} for k, size in enumerate(sizes[process])]
+        return put(batches, over(P()), remainder="pad")
+
+    return stages(make, 2)
+
+
 WHOLE = grain.sharding.NoSharding()
 
 ARGUMENTS: dict[str, Scene] = {
@@ -411,6 +453,15 @@ ORDERS: dict[str, Scene] = {
     "shards of the same rows": stages(lambda p: put(loader(p), over(P("model"), 2, 2))),
 }
 
+SAME_ROWS: dict[str, Scene] = {
+    "left out by one": replicas(-1, 5),
+    "left out by one, of workers": replicas(-1, 5, workers=2),
+    "left out by each": replicas(6, 5),
+    "left out by both": replicas(5, 5),
+    "short on one": unequal((4, 4), (4, 3)),
+    "missing on one": unequal((4, 4), (4,)),
+}
+
 ALIKE: dict[str, Scene] = {
     "own sources": stages(own_sources, 6),
     "elsewhere": stages(elsewhere),
@@ -433,5 +484,6 @@ SCENES: dict[str, Scene] = {
     },
     "positions: begun": stages(begun),
     "positions: of loaders": of_loaders,
+    **{f"same rows: {name}": scene for name, scene in SAME_ROWS.items()},
     **{f"alike: {name}": scene for name, scene in ALIKE.items()},
 }

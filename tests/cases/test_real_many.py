@@ -400,6 +400,39 @@ def test_shards_that_are_not_those_of_the_rows_are_an_error_on_all(seen: list[An
     assert "process 0 loads shard 0 of 2 and process 1 shard 1 of 2, and both hold" in said
 
 
+HELD = (
+    "InvalidValueError: process 0 and process 1 hold the same rows of the batch, and theirs would"
+)
+
+
+@pytest.mark.parametrize(
+    ("scene", "text"),
+    [
+        ("left out by one", "0 and 1 records were left out so far, by an ErrorPolicy"),
+        ("left out by one, of workers", "0 and 1 records were left out so far, by an ErrorPolicy"),
+        ("left out by each", "1 and 1 records were left out so far, by an ErrorPolicy"),
+        ("short on one", "[4] and [3] rows of the batch are real"),
+        ("missing on one", "one has a batch, and the other none"),
+    ],
+)
+def test_rows_of_several_processes_that_come_to_differ_are_an_error_on_all(
+    seen: list[Any], scene: str, text: str
+) -> None:
+    first, second = (s[f"same rows: {scene}"] for s in seen)
+    assert first == second
+    batch = [0, 1, 2, 3] if "left out" in scene else [0] * 4
+    assert first[0] == batch
+    for step in first[1:]:
+        assert step.startswith(f"{HELD} differ: {text}")
+
+
+def test_records_that_all_processes_with_the_same_rows_leave_out_are_no_error(
+    seen: list[Any],
+) -> None:
+    for s in seen:
+        assert s["same rows: left out by both"] == [*([0, 1, 2, 3], [4, 6, 7, 8], [9, 10, 11, 12])]
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize(
     ("source", "new", "used"),

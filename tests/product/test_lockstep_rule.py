@@ -318,4 +318,6 @@ def test_a_shape_that_changes_where_nobody_asks_is_an_error_here() -> None:
         return str(refused.value)
 
     for text in play(2, program)[0]:
-        assert text.startswith("at batch 1, x is int32 with rows of shape (3,), and was absent in")
+        assert text.startswith(
+            "at batch 1, x is int32 with rows of shape (3,), and was nothing for"
+        )

@@ -165,6 +165,40 @@ def test_who_has_run_out_may_have_had_fewer_batches_but_not_more() -> None:
     assert settled([(shard(i, 2), {"batches": i}) for i in range(2)], having=[]) == ("", 0)
 
 
+def rows_of(*kept: Any, held: tuple[int, ...] = (0, 0), rule: str = "pad") -> str:
+    """What becomes of batches of processes that hold these blocks of rows; None has no batch."""
+    mine = Terms(STAGE, None, 0, lambda: (None, {}))
+    mine.__dict__["_held"] = {p: frozenset({(b, b + 1)}) for p, b in enumerate(held)}
+    said = {
+        p: {"kind": "end"} if k is None else {"kind": "batch", "kept": k}
+        for p, k in enumerate(kept)
+    }
+    return mine.unlike_rows(said, rule)
+
+
+def kept(rows: int = 4, left_out: int | None = None, content: str = "") -> dict[str, Any]:
+    return {"rows": [rows], "left out": left_out, "content": content}
+
+
+def test_who_holds_the_same_rows_has_them_alike() -> None:
+    assert rows_of(kept(), kept()) == ""
+    assert "[4] and [3] rows of the batch are real" in rows_of(kept(4), kept(3))
+    assert "0 and 1 records were left out" in rows_of(kept(left_out=0), kept(left_out=1))
+    assert rows_of(kept(4, 1, "a"), kept(4, 1, "a")) == ""
+    assert "not the same ones" in rows_of(kept(4, 1, "a"), kept(4, 1, "b"))
+    # Not each of them looks at each batch.
+    assert rows_of(kept(4, 1, "a"), kept(4, 1, "")) == ""
+    assert "one has a batch, and the other none" in rows_of(kept(), None)
+    assert rows_of(kept(), None, rule="drop") == ""
+    assert "process 0 and process 2 hold the same" in rows_of(
+        kept(), kept(1), kept(3), held=(0, 1, 0)
+    )
+
+
+def test_who_holds_other_rows_may_have_fewer() -> None:
+    assert rows_of(kept(4, 0), kept(3, 2), None, held=(0, 1, 2)) == ""
+
+
 def test_terms_come_with_the_first_message_from_each_position_alone() -> None:
     """One message for streams that are known, and one for each position that is set."""
     from grain_jax._product import lockstep
