@@ -17,7 +17,7 @@ import numpy as np
 
 from grain_jax._values.errors import InvalidTypeError, InvalidValueError
 
-__all__ = ["reduce"]
+__all__ = ["bounds", "reduce"]
 
 _SMALLEST = 1 << 16  # bytes; a copy of less costs less than a mapping
 
@@ -52,7 +52,7 @@ def _reduce_array(given: np.ndarray[Any, Any]) -> tuple[Any, ...] | None:
         base = base.obj if isinstance(base, memoryview) else base.base
     if not isinstance(base, mmap.mmap):
         return None
-    low, high = _bounds(given)
+    low, high = bounds(given)
     place = _place(low, high) if sys.platform == "linux" else _place_said(given, base, low)
     if place is None:
         return None
@@ -74,7 +74,7 @@ def _reduce_array(given: np.ndarray[Any, Any]) -> tuple[Any, ...] | None:
     )
 
 
-def _bounds(given: np.ndarray[Any, Any]) -> tuple[int, int]:
+def bounds(given: np.ndarray[Any, Any]) -> tuple[int, int]:
     """The addresses of the first byte, and behind the last."""
     low = high = given.__array_interface__["data"][0]
     for size, stride in zip(given.shape, given.strides, strict=True):

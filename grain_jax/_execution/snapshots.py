@@ -5,6 +5,7 @@ Worker processes get such copies by their nature; this makes `worker_count=0` be
 
 from __future__ import annotations
 
+import array
 import copy
 import dataclasses
 import io
@@ -27,6 +28,8 @@ _SHARED = (
     types.ModuleType,
     type,
     np.ndarray,
+    bytearray,
+    array.array,
     np.ufunc,
     access.Source,
     nodes.CustomNode,

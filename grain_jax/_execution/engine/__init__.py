@@ -15,6 +15,7 @@ starts the next: trainer, zygote (one per trainer), helper (one per pool), worke
     locations.py  modules that a worker would not find by their names, and code of no module
     namesakes.py  modules of one name, of which workers have one
     namespaces.py  globals of a script that code looks up by name
+    overlaps.py  arrays of one memory, which share it in workers
     registrations.py  classes that are nodes of trees for JAX, in workers too
     worker.py    one worker: take a task, run it, answer
     observer.py  what the trainer's code reads from modules

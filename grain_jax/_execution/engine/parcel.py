@@ -26,6 +26,7 @@ from grain_jax._execution.engine import (
     namesakes,
     namespaces,
     observer,
+    overlaps,
     registrations,
     wire,
     wrappers,
@@ -43,7 +44,9 @@ _HEAD = struct.Struct("<QQQ")  # lengths of the settings, the places of buffers,
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc, unused-ignore]
     """Notes what travels by value and which modules are named, and keeps large buffers apart."""
 
-    def __init__(self, file: io.BytesIO) -> None:
+    def __init__(self, file: io.BytesIO, shared: frozenset[int] = frozenset()) -> None:
+        self.overlaps = overlaps.Overlaps(shared)
+        self.bare: dict[int, Any] = {}  # what stands for arrays that own their memory
         self.by_value: list[Any] = []
         self.code: list[Any] = []  # all functions that travel by value
         self.named: list[Any] = []  # functions and classes that do not
@@ -62,9 +65,16 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc, unused-ignore]
             if namespaces.is_script(obj):
                 self.scripts.append(vars(obj))
                 return namespaces.module_of, (self._globals(vars(obj)),)
+        if type(obj) in (np.ndarray, memoryview) and id(obj) not in self.bare:
+            part = self.overlaps.reduce(obj)
+            if part is not None:
+                return part
         if type(obj) is np.ndarray:
             swapped = arrays.reduce_swapped(obj)
-            return NotImplemented if swapped is None else swapped
+            if swapped is None:
+                return NotImplemented
+            self.bare[id(swapped[1][0])] = swapped[1][0]
+            return swapped
         if isinstance(obj, types.CodeType):
             # cloudpickle leaves out the file name, and an error shall say where the user's code is.
             make, args, *rest = cloudpickle.Pickler.dispatch_table[types.CodeType](obj)
@@ -182,26 +192,8 @@ def pack(
             own code raises as it is pickled is raised as itself, with that in its notes.
         InvalidValueError: the pipeline's code has a module that is not the one of its name.
     """
-    file = io.BytesIO()
-    pickler = _Pickler(file)
-    with locations.by_value():
-        _dump(pickler, init, "worker_init_fn")
-        pickler.dump_names()
-        first = [*pickler.named, *pickler.code]
-        _dump(pickler, program, "the pipeline")
-        observed, functions = observer.observe(pickler.named, pickler.code, first, ignored)
-        sent = len(pickler.code), len(pickler.named)
-        pickler.dump_names(functions)
-        if sent != (len(pickler.code), len(pickler.named)):
-            observed, _ = observer.observe(pickler.named, pickler.code, first, ignored)
-        nodes = registrations.read(pickler.by_value, pickler.named)
-        for one in nodes:
-            _dump(pickler, one, f"how {one.kind.__qualname__} is registered with jax.tree_util")
-        pickler.dump(None)
-        by_value = list(pickler.by_value)
-        pickler.dump(by_value)
+    pickler, body, observed, by_value, nodes = _pickled(program, init, ignored)
     modules = (*pickler.modules, *(["jax.tree_util"] if nodes else []))
-    body = file.getbuffer()
     apart = pickle.dumps(observed, 5)  # for the workers alone
     more = {"token": token, "modules": modules, "locations": locations.find(), "observed": apart}
     plain = pickle.dumps({**settings, **more}, 5)
@@ -228,10 +220,48 @@ def pack(
     return descriptor, wire.Registry(token, by_value), modules
 
 
+def _pickled(
+    program: Any, init: Any, ignored: Sequence[str]
+) -> tuple[_Pickler, memoryview, Any, list[Any], list[registrations.Registration]]:
+    """Returns all that workers load, and what was met as it was pickled."""
+    shared: frozenset[int] = frozenset()
+    while True:
+        file = io.BytesIO()
+        pickler = _Pickler(file, shared)
+        try:
+            found = _dump_all(pickler, program, init, ignored)
+        except overlaps.SharedError as error:
+            shared |= {error.number}
+        else:
+            return pickler, file.getbuffer(), *found
+
+
+def _dump_all(
+    pickler: _Pickler, program: Any, init: Any, ignored: Sequence[str]
+) -> tuple[Any, list[Any], list[registrations.Registration]]:
+    with locations.by_value():
+        _dump(pickler, init, "worker_init_fn")
+        pickler.dump_names()
+        first = [*pickler.named, *pickler.code]
+        _dump(pickler, program, "the pipeline")
+        observed, functions = observer.observe(pickler.named, pickler.code, first, ignored)
+        sent = len(pickler.code), len(pickler.named)
+        pickler.dump_names(functions)
+        if sent != (len(pickler.code), len(pickler.named)):
+            observed, _ = observer.observe(pickler.named, pickler.code, first, ignored)
+        nodes = registrations.read(pickler.by_value, pickler.named)
+        for one in nodes:
+            _dump(pickler, one, f"how {one.kind.__qualname__} is registered with jax.tree_util")
+        pickler.dump(None)
+        by_value = list(pickler.by_value)
+        pickler.dump(by_value)
+    return observed, by_value, nodes
+
+
 def _dump(pickler: _Pickler, part: Any, name: str) -> None:
     try:
         pickler.dump(part)
-    except namesakes.NamesakeError:
+    except (namesakes.NamesakeError, overlaps.SharedError):
         raise
     except Exception as error:
         what = culprit.describe(part, reduce=_reduce)
