@@ -249,6 +249,8 @@ def _dump_all(
         pickler.dump_names(functions)
         if sent != (len(pickler.code), len(pickler.named)):
             observed, _ = observer.observe(pickler.named, pickler.code, first, ignored)
+        known = [*functions, *pickler.code]
+        _dump(pickler, classes.families(known, pickler.by_value), "a class of the script")
         nodes = registrations.read(pickler.by_value, pickler.named)
         for one in nodes:
             _dump(pickler, one, f"how {one.kind.__qualname__} is registered with jax.tree_util")
@@ -326,5 +328,6 @@ class Parcel:
         """Loads the program, once."""
         program = self._unpickler.load()
         namespaces.install(self._unpickler.load())
+        classes.arrange(self._unpickler.load())
         registrations.apply(iter(self._unpickler.load, None))
         return program, wire.Registry(self._token, self._unpickler.load())
