@@ -121,6 +121,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc, unused-ignore]
         for scope in pickled:
             parts.append((scope, namespaces.named(scope, [*self.by_value, *self.code])))
         self.dump([namespaces.Sent(self._globals(scope), values) for scope, values in parts])
+        self.complete = set()
 
     def _try_out(self, value: Any) -> tuple[str, list[str]]:
         """Says why a value does not travel with the pipeline, or "", and what it would import."""
