@@ -30,7 +30,7 @@ __all__ = ["Sent", "install", "is_script", "module_of", "named", "of", "searched
 _CALLS = frozenset(("eval", "exec"))
 _BY_VALUE = (globals, eval, exec, sys.modules)
 _ATTRIBUTES = frozenset(
-    ("globals", "modules", "__globals__", "f_globals", "get_type_hints", "getmodule", "__main__")
+    ("globals", "__globals__", "f_globals", "get_type_hints", "getmodule", "__main__")
 )
 _IMPORTS = frozenset(("import_module", "__import__"))
 _PICKLERS = frozenset(("pickle", "_pickle", "cloudpickle", "dill", "joblib", "shelve"))
@@ -110,8 +110,11 @@ def _looks_up(scope: dict[str, Any], found: Mentions) -> bool:
     names = _names(found)
     if not _CALLS.isdisjoint(heads) or not _ATTRIBUTES.isdisjoint(names):
         return True
-    if "__name__" in heads and not _IMPORTS.isdisjoint(names):
+    is_own = "__name__" in heads or "__module__" in names
+    if is_own and not _IMPORTS.isdisjoint(names):
         return True
+    if "modules" in names:  # unless it asks for another module, by a constant
+        return is_own or not any(text in sys.modules for text in found.texts)
     for value in map(scope.get, heads):
         if any(value is one for one in _BY_VALUE):
             return True
