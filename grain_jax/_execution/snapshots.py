@@ -5,7 +5,6 @@ Worker processes get such copies by their nature; this makes `worker_count=0` be
 
 from __future__ import annotations
 
-import array
 import copy
 import dataclasses
 import io
@@ -17,6 +16,7 @@ import numpy as np
 
 from grain_jax._algebra import access
 from grain_jax._datasets import nodes, plan
+from grain_jax._values.arrays import owner_of
 
 __all__ = ["of_plan", "snapshot"]
 
@@ -28,25 +28,29 @@ _SHARED = (
     types.ModuleType,
     type,
     np.ndarray,
-    bytearray,
-    array.array,
     np.ufunc,
     access.Source,
     nodes.CustomNode,
 )
 
 
+_NAMED = (types.ModuleType, type, types.NoneType)
+
+
 class _Pickler(pickle.Pickler):
     """Writes numbers for what is shared."""
 
-    def __init__(self, file: io.BytesIO, kept: list[Any]) -> None:
+    def __init__(self, file: io.BytesIO, kept: list[Any], owners: dict[int, Any]) -> None:
         super().__init__(file, protocol=5)
         self._kept = kept
+        self._owners = owners
         self._sources: dict[int, int] = {}
 
     def persistent_id(self, obj: Any) -> int | None:
-        if not isinstance(obj, _SHARED):
+        if not isinstance(obj, _SHARED) and id(obj) not in self._owners:
             return None
+        if type(obj) is types.BuiltinFunctionType and not isinstance(obj.__self__, _NAMED):
+            return None  # a method of a list, say, which the copy has one of its own of
         number = len(self._kept)
         if isinstance(obj, access.Source):
             known = self._sources.setdefault(id(obj), number)
@@ -68,10 +72,21 @@ class _Unpickler(pickle.Unpickler):
         return self._kept[pid]
 
 
-def _copied(original: T) -> T:
+def _dumped(original: Any, owners: dict[int, Any]) -> tuple[list[Any], io.BytesIO, Any]:
     kept: list[Any] = []
     buffer = io.BytesIO()
-    _Pickler(buffer, kept).dump(original)
+    pickler = _Pickler(buffer, kept, owners)
+    pickler.dump(original)
+    return kept, buffer, pickler
+
+
+def _copied(original: T) -> T:
+    kept, buffer, pickler = _dumped(original, {})
+    # With an array the copy shares the bytearray, or the like, that the array lies in.
+    found = [owner_of(one) for one in kept if isinstance(one, np.ndarray)]
+    owners = {id(one): one for one in found if one is not None and type(one) is not bytes}
+    if owners and not owners.keys().isdisjoint(pickler.memo.copy()):
+        kept, buffer, _ = _dumped(original, owners)
     buffer.seek(0)
     copied: T = _Unpickler(buffer, kept).load()
     return copied

@@ -10,6 +10,7 @@ import numpy as np
 
 __all__ = [
     "is_key",
+    "owner_of",
     "reduce_swapped",
     "reduce_text",
     "reduce_view",
@@ -42,6 +43,13 @@ def what_is_lost(array: np.ndarray[Any, Any]) -> str | None:
             " in the unit that you want."
         )
     return None
+
+
+def owner_of(given: Any) -> Any:
+    """What an array or a memoryview lies in, such as a bytearray; None where arrays are all."""
+    while isinstance(given, np.ndarray | memoryview):
+        given = given.obj if type(given) is memoryview else given.base
+    return given
 
 
 def reduce_text(text: Any) -> Any:

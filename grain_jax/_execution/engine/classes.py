@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 import types
 import typing
 from collections.abc import Iterable
@@ -13,11 +14,18 @@ import cloudpickle
 
 from grain_jax._algebra.mentions import mentions
 
-__all__ = ["arrange", "completed", "families"]
+__all__ = ["arrange", "completed", "families", "reduce"]
 
 Families = list[tuple[type, list[type]]]
 
 _arranged: list[Families] = []  # the classes that nothing else refers to
+
+
+def reduce(obj: Any) -> tuple[Any, ...] | None:
+    """How to pickle a class of arrays of ctypes, `c_int * 4`, which has no name; else None."""
+    if type(obj).__name__ != "PyCArrayType" or obj._type_ * obj._length_ is not obj:
+        return None
+    return operator.mul, (obj._type_, obj._length_)
 
 
 def completed(kind: type, reduced: Any) -> Any:

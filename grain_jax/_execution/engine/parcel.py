@@ -44,9 +44,9 @@ _HEAD = struct.Struct("<QQQ")  # lengths of the settings, the places of buffers,
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc, unused-ignore]
     """Notes what travels by value and which modules are named, and keeps large buffers apart."""
 
-    def __init__(self, file: io.BytesIO, shared: frozenset[int] = frozenset()) -> None:
-        self.overlaps = overlaps.Overlaps(shared)
-        self.bare: dict[int, Any] = {}  # what stands for arrays that own their memory
+    def __init__(self, file: io.BytesIO, before: overlaps.Found | None = None) -> None:
+        self.file = file
+        self.overlaps = overlaps.Overlaps(before)
         self.by_value: list[Any] = []
         self.code: list[Any] = []  # all functions that travel by value
         self.named: list[Any] = []  # functions and classes that do not
@@ -65,15 +65,14 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc, unused-ignore]
             if namespaces.is_script(obj):
                 self.scripts.append(vars(obj))
                 return namespaces.module_of, (self._globals(vars(obj)),)
-        if type(obj) in (np.ndarray, memoryview) and id(obj) not in self.bare:
-            part = self.overlaps.reduce(obj)
-            if part is not None:
-                return part
+        view = self.overlaps.reduce(obj)
+        if view is not None:
+            return view
         if type(obj) is np.ndarray:
             swapped = arrays.reduce_swapped(obj)
             if swapped is None:
                 return NotImplemented
-            self.bare[id(swapped[1][0])] = swapped[1][0]
+            self.overlaps.leave_out(swapped[1][0])
             return swapped
         if isinstance(obj, types.CodeType):
             # cloudpickle leaves out the file name, and an error shall say where the user's code is.
@@ -160,8 +159,11 @@ def _with_file(code: types.CodeType, argument: Any) -> Any:
 
 
 def _reduce(obj: Any) -> Any:
-    opened = handles.reduce(obj)
-    return wrappers.reduce(obj) if opened is None else opened
+    for way in (handles.reduce, wrappers.reduce, classes.reduce):
+        reduced = way(obj)
+        if reduced is not None:
+            return reduced
+    return None
 
 
 def _keep(large: list[memoryview], buffer: pickle.PickleBuffer) -> bool:
@@ -225,16 +227,13 @@ def _pickled(
     program: Any, init: Any, ignored: Sequence[str]
 ) -> tuple[_Pickler, memoryview, Any, list[Any], list[registrations.Registration]]:
     """Returns all that workers load, and what was met as it was pickled."""
-    shared: frozenset[int] = frozenset()
-    while True:
-        file = io.BytesIO()
-        pickler = _Pickler(file, shared)
-        try:
-            found = _dump_all(pickler, program, init, ignored)
-        except overlaps.SharedError as error:
-            shared |= {error.number}
-        else:
-            return pickler, file.getbuffer(), *found
+    pickler = _Pickler(io.BytesIO())
+    made = _dump_all(pickler, program, init, ignored)
+    found = pickler.overlaps.found(pickler.memo.copy)
+    if found is not None:
+        pickler = _Pickler(io.BytesIO(), found)
+        made = _dump_all(pickler, program, init, ignored)
+    return pickler, pickler.file.getbuffer(), *made
 
 
 def _dump_all(
@@ -264,7 +263,7 @@ def _dump_all(
 def _dump(pickler: _Pickler, part: Any, name: str) -> None:
     try:
         pickler.dump(part)
-    except (namesakes.NamesakeError, overlaps.SharedError):
+    except namesakes.NamesakeError:
         raise
     except Exception as error:
         what = culprit.describe(part, reduce=_reduce)
