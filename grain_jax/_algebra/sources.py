@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -129,6 +129,12 @@ def adapt(source: Any) -> Source:
             )
     if is_list(source):
         return ContainerSource(source, _list)
+    if isinstance(source, Mapping) and len(source) and 0 not in source:
+        raise InvalidTypeError(
+            f"{describe(source)} is no data source: it maps names, such as "
+            f"{next(iter(source))!r}, and its records have no numbers. Give one of its values, or "
+            "a dict of arrays of one length: dict(np.load(path)) of an npz file."
+        )
     return Source(source)
 
 

@@ -47,9 +47,11 @@ _BY_TEXT_NAMES = frozenset(
         ("datetime", "date"),
         ("datetime", "time"),
         ("datetime", "timedelta"),
+        ("datetime", "timezone"),
         ("decimal", "Decimal"),
         ("fractions", "Fraction"),
         ("uuid", "UUID"),
+        ("zoneinfo", "ZoneInfo"),
     }
 )
 _LISTS: tuple[Any, ...] = (list, tuple, collections.deque)
@@ -117,6 +119,9 @@ class Describer:
     def _describe_parts(self, value: Any, kind: type, name: str) -> Description:
         if _is_of_process(value):
             return Description("opaque", name)
+        if type(value) is np.ndarray and value.dtype == object:
+            parts = ((f"[{i}]", part) for i, part in enumerate(_copied(value.flat)))
+            return Description("list", f"{name} of shape {value.shape}", parts=self._each(parts))
         flat = _flat(value)
         if flat is not None:
             return Description("large", name, f"{name} of {len(value)}", _hash(flat))
@@ -272,6 +277,8 @@ def _single(value: Any, kind: type, name: str) -> Description | None:
         own = object.__getattribute__(value, "__dict__")
         text = f"{kind.__qualname__}.{own.get('_name_')}"
         return Description("value", name, text, f"{text} {own.get('_value_')!r:.1000}")
+    if type(value) is np.ndarray and value.dtype == object:
+        return None
     if reach.is_a(value, (np.generic, np.ndarray)):
         return _array(value, name)
     if reach.is_a(value, re.Pattern):

@@ -290,3 +290,20 @@ def test_sets_have_no_order() -> None:
 def test_code_is_compared_by_what_it_does(first: str, second: str, same: bool) -> None:
     found = difference(described(compiled(first)), described(compiled(second)))
     assert (found is None) is same
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (np.array([1, "a"], object), np.array([6, "a"], object)),
+        (np.array([[1, None]], object), np.array([[1], [None]], object)),
+        (
+            datetime.timezone(datetime.timedelta(hours=1)),
+            datetime.timezone(datetime.timedelta(hours=2)),
+        ),
+    ],
+)
+def test_arrays_of_objects_and_time_zones_are_compared(one: Any, other: Any) -> None:
+    describer = Describer(frozenset())
+    assert describer.describe(one) == describer.describe(copy.deepcopy(one))
+    assert describer.describe(one) != describer.describe(other)
