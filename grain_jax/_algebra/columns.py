@@ -22,11 +22,13 @@ class Column(abc.ABC):
         length: how many.
         in_memory: whether reading neither waits nor calls the user's code.
         gathers: whether `gather` gives what stacking the rows gives.
+        has_none: whether a value is None.
     """
 
     length: int
     in_memory = True
     gathers = False
+    has_none = False
 
     @abc.abstractmethod
     def rows(self, keys: Keys) -> list[Any]:
@@ -95,6 +97,11 @@ class Columns:
     def gathers(self) -> bool:
         """Whether each column gathers."""
         return all(column.gathers for column in self.columns)
+
+    @property
+    def sparse(self) -> bool:
+        """Whether a record is None."""
+        return self._tree is self.columns[0] and self.columns[0].has_none
 
     def rows(self, keys: Keys) -> list[Any]:
         """The records of these keys."""

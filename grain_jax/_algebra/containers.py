@@ -8,6 +8,7 @@ whatever its type: no operation changes what later epochs, or other readers, rea
 from __future__ import annotations
 
 import collections
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -48,7 +49,12 @@ class ContainerSource(Source):
         return [self._get]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _moved, (self._text, self._columns)
+        return _moved, (self._text, self._columns, self.sparse)
+
+    @functools.cached_property
+    def sparse(self) -> bool:  # type: ignore[override]
+        """Whether a record is None; it is looked for once, as it is asked."""
+        return self._columns.sparse
 
     def snapshot(self) -> Source:
         """The container as it is now; what its owner adds or replaces later does not show."""
@@ -94,11 +100,12 @@ class ContainerSource(Source):
         return self._columns.gather(keys, allocate)
 
 
-def _moved(text: str, columns: Columns) -> ContainerSource:
+def _moved(text: str, columns: Columns, sparse: bool) -> ContainerSource:
     """The source in another process, where the user's container is not."""
     source = ContainerSource.__new__(ContainerSource)
     source._look = None
     source._enter(None, text, columns)
+    source.__dict__["sparse"] = sparse
     return source
 
 

@@ -6,6 +6,7 @@ are written into one memory, which all of them map, and which no edit of the lis
 
 from __future__ import annotations
 
+import functools
 import operator
 import pickle
 import warnings
@@ -36,6 +37,11 @@ class ListColumn(Column):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _itself, (_packed(self._records),)
+
+    @functools.cached_property
+    def has_none(self) -> bool:  # type: ignore[override]
+        """Whether an element is None."""
+        return type(None) in set(map(type, self._records))
 
     def rows(self, keys: Keys) -> list[Any]:
         """Copies of the elements, or read-only views."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -120,6 +121,7 @@ def adapt(source: Any) -> Source:
         return ContainerSource(source, _array)
     if isinstance(source, dict) and not _is_numbered(source):
         return ContainerSource(source, _tree)
+    _refuse_named(source)
     for name, does in (("__len__", "its number of records"), ("__getitem__", "a record by index")):
         if not callable(of_class(source, name)):
             raise InvalidTypeError(
@@ -129,12 +131,6 @@ def adapt(source: Any) -> Source:
             )
     if is_list(source):
         return ContainerSource(source, _list)
-    if isinstance(source, Mapping) and len(source) and 0 not in source:
-        raise InvalidTypeError(
-            f"{describe(source)} is no data source: it maps names, such as "
-            f"{next(iter(source))!r}, and its records have no numbers. Give one of its values, or "
-            "a dict of arrays of one length: dict(np.load(path)) of an npz file."
-        )
     return Source(source)
 
 
@@ -149,6 +145,24 @@ def check_not_empty(source: Source) -> None:
             f"the data source ({source.description}) is empty: there is nothing to load. Check "
             "its path, split or filter."
         )
+
+
+def _refuse_named(source: Any) -> None:
+    """Refuses what has arrays by names: an `NpzFile`, a group of h5py or zarr, other mappings."""
+    kind = type(source)
+    is_group = kind.__module__.partition(".")[0] == "zarr" and kind.__name__ == "Group"
+    if isinstance(source, dict) or not (isinstance(source, Mapping) or is_group):
+        return
+    names = sorted(itertools.islice(source.keys(), 4), key=str)  # zarr has no order
+    if names and type(names[0]) is int:
+        return
+    what = ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
+    raise InvalidTypeError(
+        f"{describe(source)} has entries by names ({what}), and a data source has records by "
+        "numbers. Where these are arrays of one length, whose rows are the records, write "
+        "dict(source); or give one of them, "
+        f"source[{names[0] if names else 'name'!r}]."
+    )
 
 
 def _refuse_lossy(array: Any, name: str) -> None:

@@ -107,6 +107,7 @@ class _Gapped(Column):
         self._present = present  # a column, or a dict of such
         self._places = np.where(missing, -1, np.cumsum(~missing) - 1)
         self.length = len(missing)
+        self.has_none = bool(missing.any())
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._present, self._places < 0)

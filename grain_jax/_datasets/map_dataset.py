@@ -193,12 +193,14 @@ class MapDataset(fluent.Fluent, Generic[T]):
         """Returns the dataset of batches of consecutive elements.
 
         Raises:
-          InvalidValueError: after a filter, which leaves gaps: batch the iter dataset instead.
+          InvalidValueError: after a filter, or of a list with None among its elements, which leave
+            gaps: batch the iter dataset instead.
         """
         if self._node.sparse:
             raise errors.InvalidValueError(
-                "batch cannot follow a filter or flat_map on a MapDataset, which leave gaps. Write "
-                "`ds.to_iter_dataset().batch(...)`: a stream closes them."
+                "batch cannot follow a filter or flat_map on a MapDataset, nor records None of its "
+                "source, which leave gaps. Write `ds.to_iter_dataset().batch(...)`: a stream "
+                "closes them."
             )
         batch = transforms.Batch(batch_size, drop_remainder, batch_fn)
         step = steps.step_for("batch", batch, number=self._steps + 1)

@@ -190,7 +190,11 @@ class SourceNode:
     """The records of a source."""
 
     source: access.Source
-    sparse: bool = False
+
+    @property
+    def sparse(self) -> bool:
+        """Whether the source is known to have a record None."""
+        return self.source.sparse
 
     @property
     def length(self) -> int:

@@ -82,7 +82,7 @@ class SampledRoot(roots.NodeRoot):
     @property
     def sparse(self) -> bool:
         """A sampler of unknown length has to be counted as it runs."""
-        return self._length is None
+        return self._length is None or super().sparse
 
     def key(self, payload: Any, position: int) -> int | None:
         """Returns the key that the sampler gave."""

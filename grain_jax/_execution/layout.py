@@ -154,8 +154,9 @@ class Layout:
             reason = (
                 "the stream has no end: give the sampler num_epochs"
                 if _gives_one_each(segments)
-                else "a filter, flat_map or operation makes the number of elements unknown, or the "
-                "sampler has no __len__: count them as they come"
+                else "a filter, flat_map or operation makes the number of elements unknown, or a "
+                "record None of the source, which is absent, or the sampler has no __len__: count "
+                "them as they come"
             )
             raise errors.InvalidTypeError(f"len() of this {what} is unknown; {reason}.")
         return length

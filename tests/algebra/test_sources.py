@@ -397,6 +397,6 @@ def test_records_made_afresh_stay_writable() -> None:
 def test_a_mapping_of_names_is_refused_with_what_to_write(tmp_path: Any) -> None:
     np.savez(tmp_path / "data.npz", x=np.zeros((4, 2)), y=np.arange(4))
     with np.load(tmp_path / "data.npz") as archive:
-        with pytest.raises(InvalidTypeError, match=r"maps names, such as 'x'.*dict\(np.load"):
+        with pytest.raises(InvalidTypeError, match=r"by names \('x', 'y'\).*dict\(source\)"):
             adapt(archive)
         assert adapt(dict(archive)).length == 4
