@@ -121,7 +121,10 @@ def joined(blocks: Sequence[Block]) -> Block:
 
 
 def one_by_one(
-    block: Block, run: Callable[[Block], Block], start: Callable[[int, int], None]
+    block: Block,
+    run: Callable[[Block], Block],
+    start: Callable[[int, int], None],
+    is_over: Callable[[], bool] = lambda: False,
 ) -> Block:
     """Returns what `run` makes of a block's elements, each by itself; at least one.
 
@@ -129,6 +132,7 @@ def one_by_one(
       block: the elements, which are not kept in it.
       run: makes any number of elements of a block of one.
       start: called before each, with its position and its flat-map number.
+      is_over: whether those behind are not asked for any more.
     """
     rows = list(range(len(block))) if block.rows is None else block.rows
     done: list[Block] = []
@@ -137,6 +141,8 @@ def one_by_one(
         one.rows = [row]
         start(int(one.positions[0]), one.outputs[0] if one.outputs else 0)
         done.append(run(one))
+        if is_over():
+            break
     result = joined(done)
     if block.rows is None and result.rows == rows:
         result.rows = None

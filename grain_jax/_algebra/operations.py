@@ -23,16 +23,12 @@ __all__ = [
     "MapOperation",
     "Operation",
     "RandomMapOperation",
-    "keeps_key",
     "run_step",
     "step_of",
 ]
 
 # Above the parts of a pipeline that seed in other places; see `guard`.
 _PART = 5 << 32
-
-# The steps behind which a record may keep its key.
-_KEYED = (steps.MapStep, steps.RandomStep, steps.FilterStep)
 
 
 @runtime_checkable
@@ -100,19 +96,8 @@ def step_of(operation: Any, **settings: Any) -> steps.Step | None:
     found = _lowered(operation)
     if found is None:
         return None
-    step = steps.step_for(*found, **settings)
-    if isinstance(operation, _BuiltIn) and isinstance(step, _KEYED):
-        step.keeps_key = False
-    return step
-
-
-def keeps_key(step: steps.Step) -> bool:
-    """Whether the records behind a step have the record keys of those before it.
-
-    They do not where one is made of several or several of one; nor, as in Grain, behind a legacy
-    operation.
-    """
-    return step.keeps_key if isinstance(step, _KEYED) else isinstance(step, steps.IndexStep)
+    # As in Grain, no record behind a legacy operation has a key.
+    return steps.step_for(*found, **settings, keeps_key=not isinstance(operation, _BuiltIn))
 
 
 def _lowered(operation: Any) -> tuple[str, Any] | None:
@@ -150,7 +135,7 @@ def run_step(
     call: Callable[[Block], Block] = step
     if step.function is not None and global_random.may_draw(step.function):
         call = functools.partial(_seeded, step, seed, _PART + number)
-    run = _run_batch if isinstance(step, steps.BatchStep) else _run
+    run = _run_batch if step.counts == "groups" else _run
     return run(stream, step, call)
 
 
@@ -176,7 +161,7 @@ def _run(
     for number, record in enumerate(stream):
         block = call(_block([record], number, step))
         outputs = block.outputs or [0] * len(block)
-        metadata = record.metadata if keeps_key(step) else record.metadata.remove_record_key()
+        metadata = record.metadata if step.keeps_key else record.metadata.remove_record_key()
         for element, output in zip(block.data, outputs, strict=True):
             yield _Output(metadata, element, output)
 

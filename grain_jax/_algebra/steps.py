@@ -10,14 +10,16 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
-from grain_jax._algebra import held, kinds, stacking, transforms
+from grain_jax._algebra import held, kinds, running, transforms
+from grain_jax._algebra.batches import BatchStep
 from grain_jax._algebra.blocks import Block
-from grain_jax._values import errors, faults, options, progress, randomness
+from grain_jax._algebra.running import Counts, Failures, Made
+from grain_jax._values import errors, options, randomness
 from grain_jax._values.trees import IMMUTABLE_TYPES
 
 __all__ = [
@@ -36,6 +38,14 @@ class Step(Protocol):
     """A function from a block to a block."""
 
     @property
+    def counts(self) -> Counts:
+        """How many outputs there are."""
+
+    @property
+    def is_random(self) -> bool:
+        """Whether it draws from generators of ours, so that later ones have another number."""
+
+    @property
     def title(self) -> str:
         """What error messages call the step."""
 
@@ -43,78 +53,73 @@ class Step(Protocol):
     def function(self) -> Callable[..., Any] | None:
         """The user's function, if there is one."""
 
-    def __call__(self, block: Block) -> Block: ...
+    @property
+    def needs_ordinal(self) -> bool:
+        """Whether it has to know how many elements of the stream come before."""
+
+    @property
+    def keeps_key(self) -> bool:
+        """Whether a record keeps its key; behind what makes several of one it cannot."""
+
+    def __call__(self, block: Block, failures: Failures | None = None) -> Block:
+        """Returns the outputs; `failures` takes what single elements raise, if there are any."""
 
 
-def _settle(out: list[Any], title: str, plain: type | None) -> type | None:
-    """Looks at what the user's code has returned, which is the last of `out`.
+class _Each:
+    """A step that acts on each element by itself; see `running`."""
 
-    Args:
-      out: results.
-      title: of the step.
-      plain: what this returned before.
+    counts: Counts = "same"
+    is_random = False
+    needs_ordinal = False
+    keeps_key = True
+    title: str
 
-    Returns:
-      A type whose values need no look; None if there was none yet.
-    """
-    kind = type(out[-1])
-    if kind is type(None):
-        out.pop()
-        raise errors.InvalidValueError(
-            f"{title} returned None. A map returns the new element; to drop elements, write a "
-            "Filter."
-        )
-    if kind in IMMUTABLE_TYPES:
-        return kind
-    # At its next call the code may write to what it has kept, while this element is on its way.
-    held.detach(out, -1)
-    return plain
+    def __call__(self, block: Block, failures: Failures | None = None) -> Block:
+        return running.run(self, block, failures)
 
+    def begin(self) -> Made:
+        """Returns room for one output of each element."""
+        return Made([])
 
-def _leaving(data: list[Any]) -> Iterable[Any]:
-    """Yields elements as they leave their list, so that whoever else keeps one is seen."""
-    if data and type(data[0]) in IMMUTABLE_TYPES:
-        return data  # others among them may be copied in vain
-    return _popped(data)
+    def act(self, block: Block, rows: Iterator[int], made: Made) -> None:
+        """Adds the outputs for some elements."""
+        raise NotImplementedError
+
+    def finish(self, block: Block, made: Made) -> Block:
+        """Returns the outputs in place of the elements."""
+        block.data = made.data
+        return block
 
 
-def _popped(data: list[Any]) -> Iterator[Any]:
-    data.reverse()
-    while data:
-        yield data.pop()
+# Elements leave their list as they are acted on, so that whoever else keeps one is seen.
 
 
 @dataclasses.dataclass
-class MapStep:
+class MapStep(_Each):
     """Maps every element by itself."""
 
     function: Callable[[Any], Any]
     title: str
     keeps_key: bool = True
 
-    def __call__(self, block: Block) -> Block:
-        out: list[Any] = []
-        append, function = out.append, self.function
-        plain = None
-        progress.at(self.title, lambda: block.where(len(out)))
-        try:
-            for element in _leaving(block.data):
-                if element is None:
-                    append(None)
-                    continue
-                result = function(element)
-                append(result)
-                if type(result) is not plain:
-                    del element, result
-                    plain = _settle(out, self.title, plain)
-        except BaseException as error:
-            faults.reraise(error, self.title, block.where(len(out)))
-        block.data = out
-        return block
+    def act(self, block: Block, rows: Iterator[int], made: Made) -> None:
+        """Calls the function."""
+        data, out, function, plain = block.data, made.data, self.function, made.plain
+        for row in rows:
+            element = data[row]
+            if element is None:
+                out.append(None)
+                continue
+            data[row] = None
+            result = function(element)
+            out.append(result)
+            if type(result) is not plain:
+                del element, result
+                made.plain = plain = running.settle(out, self.title, plain)
 
 
 @dataclasses.dataclass
-class RandomStep:
+class RandomStep(_Each):
     """Maps every element with a generator that depends on its position only.
 
     Attributes:
@@ -128,37 +133,32 @@ class RandomStep:
     seed: int | None
     keeps_key: bool = True
 
-    def __call__(self, block: Block) -> Block:
-        out: list[Any] = []
-        plain = None
-        progress.at(self.title, lambda: block.where(len(out)))
-        try:
-            keyed = None if self.seed is None else randomness.Rekeyed(self.seed, self.number)
-            outputs = block.outputs
-            for element in _leaving(block.data):
-                if element is None:
-                    out.append(None)
-                    continue
-                row = len(out)
-                rng = block.rngs[row] if block.rngs else None
-                if rng is None:
-                    if keyed is None:
-                        raise errors.InvalidValueError(
-                            f"{self.title} needs a random generator, and neither a seed nor the "
-                            f"sampler's metadata gives one. Write seed=... in the sampler."
-                        )
-                    rng = keyed.take(int(block.positions[row]), outputs[row] if outputs else 0)
-                out.append(self.function(element, rng))
-                del element
-                plain = _settle(out, self.title, plain)
-        except BaseException as error:
-            faults.reraise(error, self.title, block.where(len(out)))
-        block.data = out
-        return block
+    is_random = True
+
+    def act(self, block: Block, rows: Iterator[int], made: Made) -> None:
+        """Calls the function with each element's generator."""
+        data, out, outputs = block.data, made.data, block.outputs
+        keyed = None if self.seed is None else randomness.Rekeyed(self.seed, self.number)
+        for row in rows:
+            if data[row] is None:
+                out.append(None)
+                continue
+            rng = block.rngs[row] if block.rngs else None
+            if rng is None:
+                if keyed is None:
+                    raise errors.InvalidValueError(
+                        f"{self.title} needs a random generator, and neither a seed nor the "
+                        f"sampler's metadata gives one. Write seed=... in the sampler."
+                    )
+                rng = keyed.take(int(block.positions[row]), outputs[row] if outputs else 0)
+            element, data[row] = data[row], None
+            out.append(self.function(element, rng))
+            del element
+            made.plain = running.settle(out, self.title, made.plain)
 
 
 @dataclasses.dataclass
-class IndexStep:
+class IndexStep(_Each):
     """Maps every element, knowing its place.
 
     Attributes:
@@ -170,89 +170,102 @@ class IndexStep:
     title: str
     by_position: bool
 
-    def __call__(self, block: Block) -> Block:
-        out: list[Any] = []
-        plain = None
-        progress.at(self.title, lambda: block.where(len(out)))
-        try:
-            for element in _leaving(block.data):
-                if element is None:
-                    out.append(None)
-                    continue
-                row = len(out)
-                place = int(block.positions[row]) if self.by_position else block.ordinal + row
-                out.append(self.function(place, element))
-                del element
-                plain = _settle(out, self.title, plain)
-        except BaseException as error:
-            faults.reraise(error, self.title, block.where(len(out)))
-        block.data = out
-        return block
+    @property
+    def needs_ordinal(self) -> bool:  # type: ignore[override]
+        """Whether the place is counted."""
+        return not self.by_position
+
+    def act(self, block: Block, rows: Iterator[int], made: Made) -> None:
+        """Calls the function with each element's place."""
+        data, out = block.data, made.data
+        for row in rows:
+            if data[row] is None:
+                out.append(None)
+                continue
+            place = int(block.positions[row]) if self.by_position else block.ordinal + row
+            element, data[row] = data[row], None
+            out.append(self.function(place, element))
+            del element
+            made.plain = running.settle(out, self.title, made.plain)
 
 
 @dataclasses.dataclass
-class FilterStep:
+class FilterStep(_Each):
     """Keeps the elements for which the function is true."""
 
     function: Callable[[Any], bool]
     title: str
     keeps_key: bool = True
 
-    def __call__(self, block: Block) -> Block:
-        keep: list[int] = []
-        row = 0
-        progress.at(self.title, lambda: block.where(row))
-        try:
-            function, data = self.function, block.data
-            for row in range(len(data)):
-                if data[row] is None:
-                    keep.append(row)
-                elif function(data[row]):
-                    keep.append(row)
-                    if type(data[row]) not in IMMUTABLE_TYPES:
-                        held.detach(data, row)
-        except BaseException as error:
-            faults.reraise(error, self.title, block.where(row))
-        if len(keep) == len(block):
+    counts = "fewer"
+
+    def begin(self) -> Made:
+        """Returns room for the rows that are kept; their elements stay where they are."""
+        return Made([], [])
+
+    def act(self, block: Block, rows: Iterator[int], made: Made) -> None:
+        """Asks the function."""
+        data, keep, function = block.data, made.rows, self.function
+        assert keep is not None
+        for row in rows:
+            if data[row] is None:
+                keep.append(row)
+            elif function(data[row]):
+                keep.append(row)
+                if type(data[row]) not in IMMUTABLE_TYPES:
+                    held.detach(data, row)
+
+    def finish(self, block: Block, made: Made) -> Block:
+        """Returns the elements that are kept."""
+        assert made.rows is not None
+        if len(made.rows) == len(block):
             return block
-        kept = block.take(keep)
-        data.clear()
+        kept = block.take(made.rows)
+        block.data.clear()
         return kept
 
 
 @dataclasses.dataclass
-class FlatMapStep:
+class FlatMapStep(_Each):
     """Replaces every element by the elements that the function returns for it."""
 
     function: Callable[[Any], Sequence[Any]]
     title: str
     max_fan_out: int | None
 
-    def __call__(self, block: Block) -> Block:
-        data: list[Any] = []
-        keep: list[int] = []
-        outputs: list[int] = []
-        row = 0
-        progress.at(self.title, lambda: block.where(row))
-        try:
-            for row in range(len(block)):
-                element = block.data[row]
-                results = [None] if element is None else self._results(element)
-                # Nested flat-maps keep their numbers apart: 32 bits for each.
-                first = block.outputs[row] << 32 if block.outputs else 0
-                outputs += range(first, first + len(results))
-                keep += [row] * len(results)
-                if element is None:
-                    data.append(None)
-                else:
-                    element = block.data[row] = None
-                    self._add(results, data)
-        except BaseException as error:
-            faults.reraise(error, self.title, block.where(row))
-        made = dataclasses.replace(block.take(keep), data=data, outputs=outputs)
+    counts = "any"
+    keeps_key = False
+
+    def begin(self) -> Made:
+        """Returns room for outputs, and what they are made of."""
+        return Made([], [], [])
+
+    def act(self, block: Block, rows: Iterator[int], made: Made) -> None:
+        """Calls the function and numbers what it returns."""
+        keep, outputs = made.rows, made.outputs
+        assert keep is not None
+        assert outputs is not None
+        for row in rows:
+            element = block.data[row]
+            results = [None] if element is None else self._results(element)
+            # Nested flat-maps keep their numbers apart: 32 bits for each.
+            first = block.outputs[row] << 32 if block.outputs else 0
+            outputs += range(first, first + len(results))
+            keep += [row] * len(results)
+            if element is None:
+                made.data.append(None)
+            else:
+                element = block.data[row] = None
+                self._add(results, made.data)
+
+    def finish(self, block: Block, made: Made) -> Block:
+        """Returns all outputs, each with the whereabouts of what it is made of."""
+        assert made.rows is not None
+        assert made.outputs is not None
+        found = dataclasses.replace(block.take(made.rows), data=made.data, outputs=made.outputs)
         if block.rngs is not None:
-            made.rngs = _branched(block.rngs, keep, outputs)
-        return made
+            found.rngs = _branched(block.rngs, made.rows, made.outputs)
+        return found
 
     def _add(self, results: list[Any], data: list[Any]) -> None:
         begin = len(data)
@@ -300,55 +313,6 @@ def _branched(
     return found
 
 
-@dataclasses.dataclass
-class BatchStep:
-    """Groups `size` consecutive elements; the last group of a block may be smaller.
-
-    Attributes:
-      size: elements per batch.
-      drop: whether the end of the stream drops an incomplete batch (whoever cuts the stream obeys).
-      function: makes a batch of a list of elements; None stacks.
-      allocate: memory for stacked arrays; None means fresh memory.
-    """
-
-    size: int
-    drop: bool
-    function: Callable[[Sequence[Any]], Any] | None
-    title: str
-    allocate: stacking.Allocate | None = None
-
-    def __call__(self, block: Block) -> Block:
-        batches: list[Any] = []
-        begin = 0
-        ends = [min(begin + self.size, len(block)) for begin in range(0, len(block), self.size)]
-        progress.at(self.title, block.span)
-        try:
-            for end in ends:
-                if self.function is None:
-                    batches.append(stacking.stack(block.data[begin:end], self.allocate))
-                else:
-                    batches.append(self.function(block.move(begin, end).data))
-                    _settle(batches, self.title, None)
-                begin = end
-        except stacking.StackError as error:
-            places = [block.where(begin + row) for row in (error.first, error.second)]
-            faults.reraise(error, self.title, " and ".join(dict.fromkeys(places)))
-        except BaseException as error:
-            first, last = block.where(begin), block.where(min(begin + self.size, len(block)) - 1)
-            faults.reraise(error, self.title, f"the batch from {first} to {last}")
-        rows = [end - 1 for end in ends]
-        # A batch stands where its last record stands.
-        return Block(
-            batches,
-            [block.positions[row] for row in rows],
-            None if block.outputs is None else [block.outputs[row] for row in rows],
-            None if block.rngs is None else [block.rngs[row] for row in rows],
-            None,
-            block.ordinal // self.size,
-            block.describe,
-        )
-
-
 def _name(transform: Any) -> str:
     if isinstance(transform, functools.partial):
         return f"partial({_name(transform.func)})"
@@ -366,6 +330,7 @@ def step_for(
     random_number: int = 0,
     seed: int | None = None,
     by_position: bool = True,
+    keeps_key: bool = True,
 ) -> Step:
     """Returns the step that does what a transformation, or a plain function, asks for.
 
@@ -376,6 +341,7 @@ def step_for(
       random_number: which random step this is, from 0.
       seed: for random steps.
       by_position: see `IndexStep`.
+      keeps_key: whether a record may keep its key.
 
     Raises:
       InvalidTypeError: for an object of another kind.
@@ -387,13 +353,13 @@ def step_for(
         return BatchStep(transform.batch_size, transform.drop_remainder, transform.batch_fn, title)
     function = kinds.function_of(kind, transform)
     if kind == "map":
-        return MapStep(function, title)
+        return MapStep(function, title, keeps_key)
     if kind == "random_map":
-        return RandomStep(function, title, random_number, seed)
+        return RandomStep(function, title, random_number, seed, keeps_key)
     if kind == "map_with_index":
         return IndexStep(function, title, by_position)
     if kind == "filter":
-        return FilterStep(function, title)
+        return FilterStep(function, title, keeps_key)
     fan_out = getattr(transform, "max_fan_out", None)
     if fan_out is not None:
         fan_out = options.check_count("max_fan_out", fan_out, minimum=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from grain_jax._algebra import access, index_maps, steps
+from grain_jax._algebra import access, index_maps
 from grain_jax._datasets import nodes
 
 __all__ = ["batched", "drawing", "dropping", "epoch", "functions"]
@@ -41,7 +41,7 @@ def dropping(node: nodes.Node) -> list[str]:
     found: list[str] = []
     for below in _down(node):
         if isinstance(below, nodes.FlatMapNode) or (
-            isinstance(below, nodes.StepNode) and isinstance(below.step, steps.FilterStep)
+            isinstance(below, nodes.StepNode) and below.step.counts != "same"
         ):
             found.append(below.step.title)
         if isinstance(below, nodes.CustomNode):

@@ -228,7 +228,7 @@ class IterDataset(fluent.Fluent, Generic[T]):
             step.title.partition(": ")[2],
             steps=(*about.steps, step),
             numbered=about.numbered + 1,
-            randoms=about.randoms + isinstance(step, steps.RandomStep),
+            randoms=about.randoms + step.is_random,
         )
 
     def _then(self, text: str, **changes: Any) -> IterDataset[Any]:

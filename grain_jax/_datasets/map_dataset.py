@@ -275,7 +275,7 @@ class MapDataset(fluent.Fluent, Generic[T]):
             kind, transform, number=self._steps + 1, random_number=self._randoms, seed=seed
         )
         result = self._stepped(nodes.StepNode(self._node, step, self._draws(step)), step)
-        result._randoms += isinstance(step, steps.RandomStep)
+        result._randoms += step.is_random
         return result
 
     def _draws(self, step: steps.Step) -> nodes.Draws | None:

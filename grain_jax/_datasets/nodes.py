@@ -322,7 +322,7 @@ class StepNode:
     @property
     def sparse(self) -> bool:
         """Whether this or an earlier step filters."""
-        return isinstance(self.step, steps.FilterStep) or self.parent.sparse
+        return self.step.counts != "same" or self.parent.sparse
 
     def key(self, index: int) -> int | None:
         """What the parent says."""

@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from grain_jax._algebra import global_random, stacking, steps
+from grain_jax._algebra import global_random, running, stacking, steps
 from grain_jax._algebra.blocks import Block, Rest, one_by_one
 from grain_jax._algebra.steps import Step
 from grain_jax._datasets.schedule import Span
@@ -171,8 +171,7 @@ class Segment:
     @property
     def needs_all(self) -> bool:
         """Whether the steps count on every element of the stream before being there."""
-        by_ordinal = any(isinstance(s, steps.IndexStep) and not s.by_position for s in self.steps)
-        return bool(self.batches) or by_ordinal
+        return bool(self.batches) or any(step.needs_ordinal for step in self.steps)
 
     @property
     def stacks_records(self) -> bool:
@@ -195,16 +194,31 @@ class Segment:
         block.data, block.ordinal = [batch], where.ordinal // self.unit
         return dataclasses.replace(self, steps=self.steps[1:]).run(block, None, seed)
 
-    def run(self, block: Block, allocate: stacking.Allocate | None, seed: int) -> Block:
-        """Runs all steps on the elements of one unit."""
+    def run(
+        self,
+        block: Block,
+        allocate: stacking.Allocate | None,
+        seed: int,
+        failures: running.Failures | None = None,
+    ) -> Block:
+        """Runs all steps on the elements of one unit, or of several that are one element each.
+
+        Args:
+          block: the elements.
+          allocate: memory for batches; None means fresh memory.
+          seed: for the process-wide generators.
+          failures: takes what elements raise, where each is a unit; None raises it.
+        """
         todo = self.steps
         if self.seeded and len(block):
-            todo, block = self._run_drawing(block, seed)
+            todo, block = self._run_drawing(block, seed, failures)
         if self.rest is not None and len(block) < self.unit:
             return self._left(todo, block)
-        return _run(todo, block, allocate)
+        return _run(todo, block, allocate, failures)
 
-    def _run_drawing(self, block: Block, seed: int) -> tuple[list[Step], Block]:
+    def _run_drawing(
+        self, block: Block, seed: int, failures: running.Failures | None
+    ) -> tuple[list[Step], Block]:
         """Seeds the process-wide generators, for each record by itself where that comes first.
 
         So what a record draws before it is batched depends on its position alone, and not on the
@@ -218,9 +232,13 @@ class Segment:
             global_random.seed_for(seed, position, output, self.number)
 
         if not self.batches:
-            start(int(block.positions[-1]), block.outputs[-1] if block.outputs else 0)
-            return self.steps, block
-        place = next((i for i, s in enumerate(self.steps) if isinstance(s, steps.BatchStep)), 0)
+            return [], one_by_one(
+                block,
+                lambda one: _run(self.steps, one, None, failures),
+                start,
+                lambda: failures is not None and failures.stop is not None,
+            )
+        place = next((i for i, s in enumerate(self.steps) if s.counts == "groups"), 0)
         head, tail = self.steps[:place], self.steps[place:]
         if not any(step.title in self.drawing for step in head):
             head, tail = [], self.steps
@@ -250,13 +268,18 @@ def _stacks(step: steps.Step) -> bool:
     return isinstance(step, steps.BatchStep) and step.function is None
 
 
-def _run(todo: Sequence[steps.Step], block: Block, allocate: stacking.Allocate | None) -> Block:
+def _run(
+    todo: Sequence[steps.Step],
+    block: Block,
+    allocate: stacking.Allocate | None,
+    failures: running.Failures | None = None,
+) -> Block:
     last = len(todo) - 1
     for place, step in enumerate(todo):
         # Only what leaves the process is worth placing where it leaves from.
         if place == last and allocate is not None and isinstance(step, steps.BatchStep):
             step = dataclasses.replace(step, allocate=allocate)
-        block = step(block)
+        block = step(block, failures)
     return block
 
 
@@ -273,9 +296,7 @@ def cut(
     segments = [Segment([], [], counted=not sparse)]
     for place, step in enumerate(todo):
         current = segments[-1]
-        counts = isinstance(step, steps.BatchStep) or (
-            isinstance(step, steps.IndexStep) and not step.by_position
-        )
+        counts = step.counts == "groups" or step.needs_ordinal
         if place == local_from or (counts and not current.counted):
             current = Segment([], [], counted=True, number=len(segments))
             segments.append(current)
@@ -283,7 +304,7 @@ def cut(
         current.steps.append(step)
         if isinstance(step, steps.BatchStep):
             current.batches.append((step.size, step.drop))
-        elif isinstance(step, (steps.FilterStep, steps.FlatMapStep)):
+        elif step.counts != "same":
             current.counted = False
     for segment in segments:
         segment.drawing = tuple(
@@ -334,7 +355,7 @@ class Plan:
         """Returns the sizes of the batches that an element is made of, innermost first."""
         sizes: list[int] = []
         for step in self.steps:
-            if isinstance(step, steps.FlatMapStep):
+            if step.counts == "any":
                 sizes = []
             elif isinstance(step, steps.BatchStep):
                 sizes.append(step.size)

@@ -8,15 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from grain_jax._algebra import access, stacking
-from grain_jax._algebra.blocks import Block
+from grain_jax._algebra.blocks import Block, joined
+from grain_jax._algebra.running import Failures, Skip
 from grain_jax._datasets.plan import Plan, Segment, Upstream
 from grain_jax._values import faults, progress
 
-__all__ = ["Gathered", "Outcome", "Program", "Read", "Skip", "SparseError"]
-
-
-_LONGEST = 1_000
-"""Characters of an exception's text that are kept of a record that is left out."""
+__all__ = ["Gathered", "Outcome", "Program", "Read", "SparseError"]
 
 
 @dataclasses.dataclass(slots=True)
@@ -27,19 +24,6 @@ class Gathered:
     outputs: list[int] | None
     ordinal: int
     rngs: list[Any] | None = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Skip:
-    """A record that an error policy left out.
-
-    Attributes:
-      kind: name of the exception's class.
-      text: what it said, with the notes on step, position, key, and the user's line.
-    """
-
-    kind: str
-    text: str
 
 
 @dataclasses.dataclass(slots=True)
@@ -149,29 +133,30 @@ class Program:
         """
         begin = time.perf_counter()
         segment = self._segments[kind]
-        skipped: list[tuple[int, Skip]] = []
+        failures = Failures(_caught(allocate), self._skips)
         if isinstance(payload, Gathered):
             block = Block(inputs, payload.positions, payload.outputs, payload.rngs)
             block.ordinal = payload.ordinal
             block.describe = None if isinstance(self._root, Upstream) else self._root.describe
-            waited, done, results = 0.0, 1, [(0, segment.run(block, allocate, self._seed))]
-            error = None
+            waited, done, block = 0.0, 1, segment.run(block, allocate, self._seed)
+            if block.rows is not None or not segment.counted:
+                block.rows = [0] * len(block)
         else:
             if ready is None:
                 ready = self._tried(kind, payload, _caught(allocate))
             waited = ready.waited if isinstance(ready, Read) else 0.0
             try:
-                done, results, error = self._run_units(segment, payload, ready, allocate, skipped)
+                done, block = self._run_units(segment, payload, ready, allocate, failures)
             finally:
                 ready = None  # it may be an exception, whose traceback leads to this frame
         seconds = time.perf_counter() - begin
-        outcome = Outcome(seconds, waited, done, skipped=skipped, error=error)
-        del error  # its traceback leads to this frame
-        if not (segment.counted and len(results) == done):
-            _add_whereabouts(outcome, results)
-        if any(block.rngs is not None for _, block in results):
-            outcome.rngs = [r for _, block in results for r in block.rngs or [None] * len(block)]
-        return [element for _, block in results for element in block.data], outcome
+        outcome = Outcome(seconds, waited, done, skipped=failures.skipped, error=failures.error)
+        failures.error = None  # its traceback leads to this frame
+        if block.rows is not None:
+            outcome.units, outcome.outputs = block.rows, block.outputs
+            outcome.positions = [int(position) for position in block.positions]
+        outcome.rngs = block.rngs
+        return block.data, outcome
 
     def before(
         self,
@@ -237,16 +222,40 @@ class Program:
         payload: Any,
         ready: Read | BaseException | None,
         allocate: stacking.Allocate | None,
-        skipped: list[tuple[int, Skip]],
-    ) -> tuple[int, list[tuple[int, Block]], BaseException | None]:
-        """Runs one unit after the other, so that those before a faulty one still arrive.
+        failures: Failures,
+    ) -> tuple[int, Block]:
+        """Runs all units, so that those before a faulty one still arrive.
 
-        Where reading them together failed, each is read alone, to see which one it was. Units that
-        are left out are added to `skipped`.
+        Where each record is a unit they run together, step by step. Where reading them together
+        failed, each is read alone, to see which one it was.
 
         Returns:
-          How many units were done, pairs of unit and outputs, and what the next unit raised.
+          How many units were done, and the outputs; their rows are units, or None for one each.
+
+        Raises:
+          BaseException: what the first unit raised.
         """
+        if isinstance(ready, Read) and not segment.batches:
+            done, block = ready.units, segment.run(ready.block, allocate, self._seed, failures)
+        else:
+            done, block = self._run_each(segment, payload, ready, allocate, failures)
+        if failures.stop is not None:
+            done = failures.stop
+            if not done:
+                failures.throw()
+        if block.rows is not None and segment.counted and len(block) == done:
+            block.rows = None
+        return done, block
+
+    def _run_each(
+        self,
+        segment: Segment,
+        payload: Any,
+        ready: Read | BaseException | None,
+        allocate: stacking.Allocate | None,
+        failures: Failures,
+    ) -> tuple[int, Block]:
+        """Runs one unit after the other."""
         run: Callable[[Segment, Any, stacking.Allocate | None], Block | None]
         if isinstance(ready, Read):
             asked = ready.units
@@ -255,27 +264,24 @@ class Program:
             asked = -(-payload.count // segment.unit)
             parts, run = _parts(payload, segment.unit), self._run_part
         together = ready if isinstance(ready, BaseException) else None
-        caught = _caught(allocate)
-        results: list[tuple[int, Block]] = []
+        results: list[Block] = []
         try:
             for unit, part in parts:
                 try:
                     if together is not None and asked == 1:
                         raise together
                     result = run(segment, part, allocate)
-                    if result is not None:
-                        results.append((unit, result))
-                except self._skips as error:
-                    skipped.append(
-                        (unit, Skip(type(error).__name__, faults.described(error, _LONGEST)))
-                    )
-                except caught as error:
-                    if not unit:
-                        raise
-                    return unit, results, error
-            if together is not None and not isinstance(together, self._skips):
-                raise together  # it did not come again, and is raised all the same
-            return asked, results, None
+                except BaseException as error:
+                    if not failures.add(unit, error):
+                        break
+                    continue
+                if result is not None:
+                    result.rows = [unit] * len(result)
+                    results.append(result)
+            else:
+                if together is not None and not isinstance(together, self._skips):
+                    raise together  # it did not come again, and is raised all the same
+            return asked, joined(results) if results else Block([], [], rows=[])
         finally:
             ready = together = None  # the traceback of what was caught leads to this frame
 
@@ -342,10 +348,3 @@ def _pieces(segment: Segment, block: Block) -> Iterator[tuple[int, Block]]:
         unit = place // size if rows is None else rows[place]
         piece.rows, piece.ordinal = None, first + unit * size
         yield unit, piece
-
-
-def _add_whereabouts(outcome: Outcome, results: Sequence[tuple[int, Block]]) -> None:
-    outcome.units = [unit for unit, block in results for _ in range(len(block))]
-    outcome.positions = [int(p) for _, block in results for p in block.positions]
-    if any(block.outputs is not None for _, block in results):
-        outcome.outputs = [o for _, block in results for o in block.outputs or [0] * len(block)]

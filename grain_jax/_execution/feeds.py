@@ -6,8 +6,9 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from grain_jax._algebra.running import Skip
 from grain_jax._datasets.plan import Root, Segment
-from grain_jax._datasets.program import Gathered, Outcome, Skip
+from grain_jax._datasets.program import Gathered, Outcome
 from grain_jax._datasets.schedule import Lane, Span, kept
 from grain_jax._execution.inline import Outputs
 from grain_jax._execution.items import END, PENDING, Cursor, Item, Pull

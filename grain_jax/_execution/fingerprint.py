@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from grain_jax._algebra import index_maps, samplers, steps
+from grain_jax._algebra import index_maps, samplers
 from grain_jax._datasets import nodes, roots, sampled, subsets
 from grain_jax._datasets.plan import Plan
 from grain_jax._execution.layout import Layout
@@ -15,7 +15,6 @@ from grain_jax._values import errors
 
 __all__ = ["Declared", "compare", "declared", "fingerprint"]
 
-_COUNTING = (steps.FilterStep, steps.FlatMapStep, steps.BatchStep)
 _NAMES = {
     "records": "the source's length",
     "order": "the order of records (sampler, seed, shuffle, slices)",
@@ -114,7 +113,7 @@ def fingerprint(
         "order": order[::-1],
         "sharding": sharding or "none",
         "counting": [_kind(step) for step in done if _counts(step)],
-        "maps": [_short(step) for step in done if not isinstance(step, steps.BatchStep)],
+        "maps": [_short(step) for step in done if _kind(step) != "batch"],
         **({} if times is None else {"sliced": times}),
     }
 
@@ -134,7 +133,7 @@ def _order(index_map: index_maps.IndexMap) -> str:
 
 
 def _counts(stage: Any) -> bool:
-    return isinstance(stage, _COUNTING) or _kind(stage) == "operation"
+    return getattr(stage, "counts", "any") != "same"
 
 
 def _short(stage: Any) -> str:

@@ -11,7 +11,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from grain_jax._datasets.program import Outcome, Skip
+from grain_jax._algebra.running import Skip
+from grain_jax._datasets.program import Outcome
 from grain_jax._execution.inline import Bundle
 
 __all__ = ["END", "PENDING", "Cursor", "Feed", "Held", "Item", "Pull", "Task"]

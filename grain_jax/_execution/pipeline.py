@@ -8,9 +8,10 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from grain_jax._algebra.running import Skip
 from grain_jax._datasets import iterators
 from grain_jax._datasets.plan import Plan, Segment, Upstream
-from grain_jax._datasets.program import Program, Skip, SparseError
+from grain_jax._datasets.program import Program, SparseError
 from grain_jax._execution import generators, inline, silence, skips, snapshots, workers
 from grain_jax._execution.feeds import Groups, Head
 from grain_jax._execution.items import END, Cursor, Feed, Item, Pull

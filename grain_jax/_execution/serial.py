@@ -14,11 +14,11 @@ import json
 import types
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 
-from grain_jax._algebra import operations, steps
+from grain_jax._algebra import operations, running
 from grain_jax._execution import silence, snapshots, states
 from grain_jax._execution.items import END, Item
 from grain_jax._execution.layout import Layout, Position
@@ -36,6 +36,8 @@ class Own:
 
     operation: Any
     title: str
+
+    counts: ClassVar[running.Counts] = "any"
 
 
 class Serial:
@@ -61,8 +63,7 @@ class Serial:
         self._live: list[Any] = []
         self._to_skip = 0
         # Without an epoch: such an operation may gather as many records as it likes.
-        kinds = (Own, steps.FilterStep, steps.FlatMapStep)
-        titles = " and ".join(stage.title for stage in self._stages if isinstance(stage, kinds))
+        titles = " and ".join(s.title for s in self._stages if s.counts in ("fewer", "any"))
         self._silence = silence.Silence(drops=lambda: titles)
         self._place = _Place(pipeline.position, 0, None)
 
@@ -154,7 +155,7 @@ class Serial:
         return all(
             hasattr(one.operation, "get_state") and hasattr(one.operation, "set_state")
             for one in self._own()
-        ) and not any(isinstance(one, steps.FlatMapStep) for one in self._stages)
+        ) and not any(one.counts == "any" for one in self._stages if not isinstance(one, Own))
 
     def _own(self) -> list[Own]:
         return [stage for stage in self._stages if isinstance(stage, Own)]

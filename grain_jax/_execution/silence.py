@@ -7,9 +7,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from grain_jax._algebra import steps
+from grain_jax._algebra.running import Skip
 from grain_jax._datasets.plan import Plan, Segment, Upstream
-from grain_jax._datasets.program import Outcome, Skip
+from grain_jax._datasets.program import Outcome
 from grain_jax._execution.items import Cursor, Task
 from grain_jax._values import errors
 
@@ -155,7 +155,7 @@ class Silence:
 def of(plan: Plan, segments: Sequence[Segment]) -> Silence:
     """Returns what counts for the last of some segments, from the first one on."""
     root, own = plan.root, segments[-1].steps
-    titles = [s.title for s in own if isinstance(s, (steps.FilterStep, steps.FlatMapStep))]
+    titles = [step.title for step in own if step.counts in ("fewer", "any")]
     if isinstance(root, Upstream):
         return Silence(None, 0, lambda: " and ".join(titles), "elements of your IterDataset")
 

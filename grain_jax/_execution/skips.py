@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 from typing import NoReturn
 
-from grain_jax._datasets.program import Skip
+from grain_jax._algebra.running import Skip
 from grain_jax._values import errors, options
 
 __all__ = ["Account"]

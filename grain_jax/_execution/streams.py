@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from grain_jax._algebra import held
-from grain_jax._datasets.program import Outcome, Skip
+from grain_jax._algebra.running import Skip
+from grain_jax._datasets.program import Outcome
 from grain_jax._execution.inline import Bundle, Executor
 from grain_jax._execution.items import END, PENDING, Cursor, Feed, Held, Item, Pull, Task
 from grain_jax._execution.silence import Silence

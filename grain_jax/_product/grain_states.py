@@ -12,7 +12,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from grain_jax._algebra import steps
 from grain_jax._execution import states
 from grain_jax._execution.layout import Layout, Position
 from grain_jax._execution.pipeline import Pipeline
@@ -43,7 +42,7 @@ def decode(
     Raises:
       StateError: if the state cannot be continued, saying why.
     """
-    if _FLAT_MAP in state or any(isinstance(s, steps.FlatMapStep) for s in pipeline.plan.steps):
+    if _FLAT_MAP in state or any(step.counts == "any" for step in pipeline.plan.steps):
         raise errors.StateError(
             "a state of Grain's for a pipeline with FlatMap does not say which outputs of a record "
             "were delivered. Start the epoch again, or train to its end with Grain."

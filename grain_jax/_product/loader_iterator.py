@@ -6,7 +6,6 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
 
-from grain_jax._algebra import operations, steps
 from grain_jax._datasets import iterators
 from grain_jax._datasets.plan import Plan, Upstream
 from grain_jax._execution import fingerprint, states
@@ -156,8 +155,8 @@ class _Metadata:
         assert not isinstance(about.plan.root, Upstream)
         self._root = about.plan.root
         self._seed = about.seed
-        self._step = sum(isinstance(step, steps.RandomStep) for step in about.plan.steps)
-        self._has_key = all(map(operations.keeps_key, about.plan.steps))
+        self._step = sum(step.is_random for step in about.plan.steps)
+        self._has_key = all(step.keeps_key for step in about.plan.steps)
 
     def __call__(self, item: Item) -> records.RecordMetadata:
         """Returns index, record key and generator of an item."""

@@ -69,12 +69,12 @@ def test_lowering() -> None:
         found = operations.step_of(operation, number=1)
         assert type(found) is kind
         assert found.function is double
-        assert not operations.keeps_key(found)
+        assert not found.keeps_key
     for batch in (BatchOperation(3, True), transforms.Batch(3, True)):
         found = operations.step_of(batch, number=1)
         assert isinstance(found, steps.BatchStep)
         assert (found.size, found.drop, found.function) == (3, True, None)
-        assert not operations.keeps_key(found)
+        assert not found.keeps_key
     assert operations.step_of(double, number=1) is None
 
 
