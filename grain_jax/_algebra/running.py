@@ -82,7 +82,7 @@ class Failures:
     flat-map made of an element fails with it.
 
     Args:
-      caught: exceptions that are an element's own failure; others are raised at once.
+      at_once: exceptions that are no element's failure, and are raised wherever they come.
       skips: exceptions that leave an element out; any other one ends the run there.
 
     Attributes:
@@ -91,8 +91,10 @@ class Failures:
       error: what it raised.
     """
 
-    def __init__(self, caught: type[BaseException], skips: tuple[type[Exception], ...]) -> None:
-        self._caught = caught
+    def __init__(
+        self, at_once: tuple[type[BaseException], ...], skips: tuple[type[Exception], ...]
+    ) -> None:
+        self._at_once = at_once
         self._skips = skips
         self._skipped: dict[int, Skip] = {}
         self.stop: int | None = None
@@ -117,7 +119,7 @@ class Failures:
             skip = Skip(type(error).__name__, faults.described(error, _LONGEST))
             self._skipped.setdefault(number, skip)
             return True
-        if not isinstance(error, self._caught):
+        if isinstance(error, self._at_once):
             raise error
         self.stop, self.error = number, error
         return False

@@ -18,12 +18,14 @@ __all__ = ["Gathered", "Outcome", "Program", "Read", "SparseError"]
 
 @dataclasses.dataclass(slots=True)
 class Gathered:
-    """The payload of a later segment: the whereabouts of one unit's elements."""
+    """The payload of a later segment: the whereabouts of the elements of its units."""
 
     positions: list[int]
     outputs: list[int] | None
     ordinal: int
     rngs: list[Any] | None = None
+    sizes: list[int] | None = None
+    """How many elements each unit has; None where each is one."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -124,7 +126,7 @@ class Program:
         Args:
           kind: number of the segment.
           payload: what `Root.prepare` gave, or `Gathered`.
-          inputs: the elements of a later segment's unit.
+          inputs: the elements of a later segment's units.
           allocate: memory for batches; None means fresh memory.
           ready: what `read` returned for this payload, or raised, if it was asked.
 
@@ -133,17 +135,17 @@ class Program:
         """
         begin = time.perf_counter()
         segment = self._segments[kind]
-        failures = Failures(_caught(allocate), self._skips)
+        failures = Failures(_at_once(allocate), self._skips)
         if isinstance(payload, Gathered):
             block = Block(inputs, payload.positions, payload.outputs, payload.rngs)
             block.ordinal = payload.ordinal
             block.describe = None if isinstance(self._root, Upstream) else self._root.describe
-            waited, done, block = 0.0, 1, segment.run(block, allocate, self._seed)
-            if block.rows is not None or not segment.counted:
-                block.rows = [0] * len(block)
+            waited = 0.0
+            failures = Failures(_at_once(allocate), ())
+            done, block = self._run_gathered(segment, payload, block, allocate, failures)
         else:
             if ready is None:
-                ready = self._tried(kind, payload, _caught(allocate))
+                ready = self._tried(kind, payload, _at_once(allocate))
             waited = ready.waited if isinstance(ready, Read) else 0.0
             try:
                 done, block = self._run_units(segment, payload, ready, allocate, failures)
@@ -195,7 +197,8 @@ class Program:
         if outcome.units is not None:
             position = outcome.positions[row]
         elif isinstance(payload, Gathered):
-            position = payload.positions[-1]
+            count = row + 1 if payload.sizes is None else sum(payload.sizes[: row + 1])
+            position = payload.positions[count - 1]
         else:
             span = getattr(payload, "span", payload)
             position = int(span.positions()[min((row + 1) * segment.unit, span.count) - 1])
@@ -206,15 +209,46 @@ class Program:
         )
 
     def _tried(
-        self, kind: int, payload: Any, caught: type[BaseException]
+        self, kind: int, payload: Any, at_once: tuple[type[BaseException], ...]
     ) -> Read | BaseException | None:
         """Returns what `read` returns, or what it raises."""
         try:
             return self.read(kind, payload)
         except SparseError:
             raise
-        except caught as error:
+        except at_once:
+            raise
+        except BaseException as error:
             return error
+
+    def _run_gathered(
+        self,
+        segment: Segment,
+        payload: Gathered,
+        block: Block,
+        allocate: stacking.Allocate | None,
+        failures: Failures,
+    ) -> tuple[int, Block]:
+        """Runs a later segment on the elements of batches, or on single elements."""
+        if payload.sizes is None:
+            done = len(block)
+            block = segment.run(block, allocate, self._seed, failures)
+            return self._settled(segment, done, block, failures)
+        results: list[Block] = []
+        end = 0
+        for unit, size in enumerate(payload.sizes):
+            begin, end = end, end + size
+            piece = block.move(begin, end)
+            piece.ordinal = payload.ordinal + unit * segment.unit
+            try:
+                result = segment.run(piece, allocate, self._seed)
+            except BaseException as error:
+                failures.add(unit, error)
+                break
+            result.rows = [unit] * len(result)
+            results.append(result)
+        done = len(payload.sizes)
+        return self._settled(segment, done, _together(results), failures)
 
     def _run_units(
         self,
@@ -239,6 +273,13 @@ class Program:
             done, block = ready.units, segment.run(ready.block, allocate, self._seed, failures)
         else:
             done, block = self._run_each(segment, payload, ready, allocate, failures)
+        return self._settled(segment, done, block, failures)
+
+    @staticmethod
+    def _settled(
+        segment: Segment, done: int, block: Block, failures: Failures
+    ) -> tuple[int, Block]:
+        """Returns how many units were done, and the outputs, whose rows are None for one each."""
         if failures.stop is not None:
             done = failures.stop
             if not done:
@@ -281,7 +322,7 @@ class Program:
             else:
                 if together is not None and not isinstance(together, self._skips):
                     raise together  # it did not come again, and is raised all the same
-            return asked, joined(results) if results else Block([], [], rows=[])
+            return asked, _together(results)
         finally:
             ready = together = None  # the traceback of what was caught leads to this frame
 
@@ -320,18 +361,22 @@ class Program:
         return segment.run(block, allocate, self._seed) if len(block) else None
 
 
-def _caught(allocate: stacking.Allocate | None) -> type[BaseException]:
-    """Returns what counts as an error of the unit that raised it.
+def _at_once(allocate: stacking.Allocate | None) -> tuple[type[BaseException], ...]:
+    """Returns what is no error of the unit that raised it.
 
     No signal reaches a worker, which is where `allocate` is given: a KeyboardInterrupt there is the
     unit's own. In the trainer's process it is an answer to now, whichever unit is under way.
     """
-    return Exception if allocate is None else BaseException
+    return (KeyboardInterrupt, SystemExit, GeneratorExit) if allocate is None else ()
 
 
 def _gap(rows: Sequence[int]) -> int:
     """Returns the first number that is missing among 0, 1, 2 and so on."""
     return next((place for place, row in enumerate(rows) if place != row), len(rows))
+
+
+def _together(results: Sequence[Block]) -> Block:
+    return joined(results) if results else Block([], [], rows=[])
 
 
 def _parts(payload: Any, size: int) -> Iterator[tuple[int, Any]]:

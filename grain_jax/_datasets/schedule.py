@@ -17,7 +17,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-__all__ = ["Lane", "Span", "kept", "lane"]
+from grain_jax._algebra.groupings.batch import kept
+
+__all__ = ["Lane", "Span", "lane"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -115,25 +117,5 @@ def lane(
     full = own_rows // unit
     rest = own_rows % unit + (index < own_extra)
     # What is full on the shard with the fewest records is full on all of them.
-    rest = kept(own_rows % unit, batches, most=rest)
+    rest = kept(own_rows % unit, tuple(batches), most=rest)
     return Lane(origin, stride, unit, full, rest, base // count)
-
-
-def kept(rest: int, batches: Sequence[tuple[int, bool]], most: int | None = None) -> int:
-    """Returns how many records of an incomplete unit are left where batches drop their remainder.
-
-    A batch of batches is complete when it has enough of them, be the last of them short.
-
-    Args:
-      rest: records of the unit that are there.
-      batches: size and drop_remainder, innermost first.
-      most: what to return where nothing is dropped; None for `rest`.
-    """
-    most = rest if most is None else most
-    inner = 1
-    for size, drop in batches:
-        if drop:
-            most = min(most, -(-rest // inner) // size * size * inner)
-            rest = min(rest, most)
-        inner *= size
-    return most

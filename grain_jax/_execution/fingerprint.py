@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from grain_jax._algebra import index_maps, samplers
+from grain_jax._algebra import index_maps, samplers, steps
 from grain_jax._datasets import nodes, roots, sampled, subsets
 from grain_jax._datasets.plan import Plan
 from grain_jax._execution.layout import Layout

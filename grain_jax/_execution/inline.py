@@ -107,7 +107,10 @@ class Inline:
             return None
         kind, payload, sources_ = self._tasks.pop(ticket)
         ready = None if self._reads is None else self._reads.take(ticket)
-        inputs = [bundle.load()[row] for bundle, rows in sources_ for row in rows]
+        inputs: list[Any] = []
+        for bundle, rows in sources_:
+            outputs = bundle.load()
+            inputs += [outputs[row] for row in rows]
         guard = global_random.preserved() if self._program.seeded else contextlib.nullcontext()
         with guard:
             try:

@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from grain_jax._execution import version1
 from grain_jax._values import errors
 from grain_jax._values.files import JOINT
 
@@ -47,27 +48,23 @@ def share(state: Mapping[str, Any], shard: tuple[int, int]) -> dict[str, Any]:
         )
     size = total // count
     mine = slice(index * size, (index + 1) * size)
-    cursors = [cursor for number in range(saved) for cursor in pieces[number]["cursors"]]
+    places = [pieces[number]["cursor"][0] for number in range(saved)]
+    cursors = [cursor for place in places for cursor in place[0]]
+    made = [number for place in places for number in place[1][1:]]
+    most = max(number for place in places for number in place[1])
     skipped = [n for number in range(saved) for n in _dealt(pieces[number]["skipped"], joined)]
     return {
         **one,
         "shard": [index, count],
         "joined": size,
-        "cursors": cursors[mine],
+        "cursor": [[cursors[mine], [most, *made[mine]], 0], 0],
         "skipped": sum(skipped[mine]),
-        "batches": max(map(_batches, cursors)),
     }
 
 
 def _dealt(number: int, shards: int) -> list[int]:
     """Deals a count of several shards out over them."""
     return [number // shards + (shard < number % shards) for shard in range(shards)]
-
-
-def _batches(cursor: Any) -> int:
-    """How many batches a shard has given a share to; what is no cursor is found out later."""
-    known = isinstance(cursor, list) and len(cursor) > 1 and _is_count(cursor[-2], 0, _MOST_BATCHES)
-    return cursor[-2] if known else 0
 
 
 def counts_that_work(total: int) -> str:
@@ -102,6 +99,8 @@ def _checked(state: Any, place: int) -> dict[str, Any]:
         with contextlib.suppress(ValueError, RecursionError):
             state = json.loads(state)
     problem = ""
+    if isinstance(state, dict):
+        state = version1.as_version_2(state)
     if not isinstance(state, dict) or "grain_jax" not in state:
         problem = "is no state"
     elif ("joined" in state and state["joined"] is None) or state.get("elastic") is True:
@@ -119,8 +118,8 @@ def _checked(state: Any, place: int) -> dict[str, Any]:
         and _is_count(state["shard"][0], 0, state["shard"][1])
     ):
         problem = f"has shard={state.get('shard')!r}"
-    elif not isinstance(state.get("cursors"), list) or len(state["cursors"]) != state["joined"]:
-        problem = f"does not have one entry in 'cursors' for each of {state['joined']} shards"
+    elif not _is_place(state.get("cursor"), state["joined"]):
+        problem = f"does not have one entry in 'cursor' for each of {state['joined']} shards"
     elif not _is_count(state.get("skipped"), 0, _MOST_BATCHES):
         problem = f"has skipped={state.get('skipped')!r}"
     if problem:
@@ -131,13 +130,28 @@ def _checked(state: Any, place: int) -> dict[str, Any]:
     return checked
 
 
+def _is_place(cursor: Any, joined: int) -> bool:
+    """Whether it is the cursor of batches that so many shards have an equal share in."""
+    if not isinstance(cursor, list) or len(cursor) != 2 or cursor[1] != 0:
+        return False
+    place = cursor[0]
+    return (
+        isinstance(place, list)
+        and len(place) == 3
+        and all(isinstance(part, list) for part in place[:2])
+        and len(place[0]) == joined == len(place[1]) - 1
+        and all(_is_count(made, 0, _MOST_BATCHES) for made in place[1])
+        and place[2] == 0
+    )
+
+
 def _is_count(value: Any, least: int, below: int = _MOST) -> bool:
     return type(value) is int and least <= value < below
 
 
 def _common(state: Mapping[str, Any]) -> dict[str, Any]:
     """Returns what all processes have alike; of the shard, the number of shards."""
-    own = ("cursors", "skipped")
+    own = ("cursor", "skipped")
     return {**{k: v for k, v in state.items() if k not in own}, "shard": state["shard"][1]}
 
 

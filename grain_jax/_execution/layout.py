@@ -1,7 +1,7 @@
 """Layout: how a stream is dealt out over shards and lanes, and what positions look like in a state.
 
 A stream whose counts are known in advance has one number for a position, the same on every process
-and for every number of them: such a state is *elastic*. Any other stream has a cursor per lane.
+and for every number of them: such a state is *elastic*. Any other stream has a cursor; see `runs`.
 
 Where records are counted as they come, each shard batches on its own, so that the shards of the run
 that began the stream fix what belongs together. A run with fewer processes *joins* them: each takes
@@ -11,12 +11,11 @@ several neighbouring shards, and makes each batch of an equal share of every one
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 from grain_jax._algebra import steps
 from grain_jax._datasets import schedule
 from grain_jax._datasets.plan import Plan, Segment
-from grain_jax._execution.items import Cursor
+from grain_jax._execution.runs import Cursor
 from grain_jax._values import errors
 
 __all__ = ["Layout", "Position"]
@@ -31,21 +30,15 @@ class Position:
 
     Attributes:
       base: position from which shards are counted; above 0 only in elastic streams.
-      cursors: for each lane where to go on; None before its first element.
-      next_lane: the lane whose turn it is.
-      tail: two numbers for each segment that runs on the merged lanes, or none at the start.
+      cursor: where to go on; None before the first element.
       sparse: whether absent elements were met where none was expected.
       skipped: how many records an error policy has left out.
-      batches: how many batches all shards that have not ended are known to have behind them.
     """
 
     base: int = 0
-    cursors: tuple[Cursor | None, ...] = (None,)
-    next_lane: int = 0
-    tail: tuple[int, ...] = ()
+    cursor: Cursor | None = None
     sparse: bool = False
     skipped: int = 0
-    batches: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +82,7 @@ class Layout:
 
     def first(self) -> Position:
         """Returns the position before the first element."""
-        return Position(base=self.start, cursors=(None,) * self.streams)
+        return Position(base=self.start)
 
     def is_elastic(self, segments: list[Segment]) -> bool:
         """Whether a position is one number for all shards."""
@@ -193,7 +186,7 @@ class Layout:
           Whether the element before it is one that not all shards have in full, and how many follow
           that all of them have; None where that is not known.
         """
-        cursor = position.cursors[0]
+        cursor = position.cursor
         counted = all(segment.counted and not segment.local for segment in segments)
         if self.lanes > 1 or not counted or len(segments) != 1 or cursor is None:
             return None
@@ -213,31 +206,9 @@ class Layout:
             return position
         return Position(base=max(end, position.base))
 
-    def to_json(self, position: Position, segments: list[Segment] | None) -> dict[str, Any]:
-        """Returns a position, with the shard it belongs to, as a JSON value.
-
-        Args:
-          position: in the stream.
-          segments: those that run there; None where what comes behind them forbids to join shards.
-        """
-        # Who meets the next absent record is not known before.
-        may_join = segments is not None and not position.sparse and self.is_joinable(segments)
-        return {
-            "elastic": False,
-            "joined": self.joined if may_join else None,
-            "base": position.base,
-            "cursors": [None if c is None else list(c) for c in position.cursors],
-            "next_lane": position.next_lane,
-            "tail": list(position.tail),
-            "sparse": position.sparse,
-            "skipped": position.skipped,
-            "shard": list(self.shard),
-            "sampler_shard": list(self.sampler_shard),
-        }
-
     def global_position(self, position: Position, segments: list[Segment]) -> int:
         """Returns how many positions of the whole stream all shards together have behind them."""
-        cursor = position.cursors[0]
+        cursor = position.cursor
         if cursor is None:
             return position.base
         unit = segments[0].unit if segments else 1

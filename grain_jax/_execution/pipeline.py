@@ -5,21 +5,22 @@ from __future__ import annotations
 import dataclasses
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from grain_jax._algebra.running import Skip
 from grain_jax._datasets import iterators
 from grain_jax._datasets.plan import Plan, Segment, Upstream
 from grain_jax._datasets.program import Program, SparseError
-from grain_jax._execution import generators, inline, silence, skips, snapshots, workers
-from grain_jax._execution.feeds import Groups, Head
-from grain_jax._execution.items import END, Cursor, Feed, Item, Pull
+from grain_jax._execution import building, generators, inline, skips, snapshots, workers
 from grain_jax._execution.layout import Layout, Position
-from grain_jax._execution.streams import Merged, SegmentStream, Upstreamed
+from grain_jax._execution.runs import END, Cursor, Run, Stream, read
 from grain_jax._values import errors, faults, forks, options
 
 __all__ = ["Pipeline"]
+
+_MOST = 1 << 30
+"""More outputs than a run has."""
 
 
 class Pipeline:
@@ -44,31 +45,50 @@ class Pipeline:
         self._loose = frozen.segments(sparse=True)
         self._program = Program(frozen, [*self._dense, *self._loose])
         self._executors: tuple[inline.Executor, inline.Executor] | None = None
-        self._stream: Pull | None = None
+        self._stream: Stream | None = None
+        self._run: Run | None = None
+        # The last element; its cursor is made when somebody asks.
+        self._last: tuple[Any, int] | None = None
         self._renew()
         forks.renew(self)
         self._closed = self._ended = False
         self._left_over = 0
-        self.position = layout.first()
+        self._position = layout.first()
 
     def _renew(self) -> None:
         self._lock = threading.Lock()
 
-    def cursor_size(self, position: Position) -> int:
-        """Returns how many entries the cursor of a lane has there."""
-        lanes = sum(not segment.local for segment in self.segments_of(position))
-        # A user's iterator has two, too.
-        return 2 * (lanes + isinstance(self.plan.root, Upstream))
+    @property
+    def position(self) -> Position:
+        """Where it stands: behind the last element that it has returned."""
+        if self._last is not None:
+            places, row = self._last
+            self._position = dataclasses.replace(self._position, cursor=places.cursor(row))
+            self._last = None
+        return self._position
+
+    @position.setter
+    def position(self, position: Position) -> None:
+        self._position, self._last = position, None
+
+    def start(self, position: Position, layout: Layout | None = None) -> Cursor:
+        """Returns the cursor before the first element of a stream that begins at a position."""
+        segments = self.segments_of(position)
+        return building.start(self.plan, layout or self.layout, segments, position.base)
+
+    def cursor(self, position: Position) -> Cursor:
+        """Returns the cursor of a position, of the start in full."""
+        return self.start(position) if position.cursor is None else position.cursor
 
     @property
     def skipped_count(self) -> int:
         """How many records were left out, at the end those after the last element, too."""
-        return self.position.skipped + self._left_over
+        return self._position.skipped + self._left_over
 
     @property
     def segments(self) -> list[Segment]:
         """The segments that run now."""
-        return self.segments_of(self.position)
+        return self.segments_of(self._position)
 
     def segments_of(self, position: Position) -> list[Segment]:
         """Returns the segments that run from a position on."""
@@ -77,7 +97,7 @@ class Pipeline:
     @property
     def is_elastic(self) -> bool:
         """Whether a position is one number for all shards."""
-        return self.would_be_elastic(self.layout) and not self.position.sparse
+        return self.would_be_elastic(self.layout) and not self._position.sparse
 
     def would_be_elastic(self, layout: Layout) -> bool:
         """Whether a position is one number for all shards, before any surprise."""
@@ -166,13 +186,14 @@ class Pipeline:
 
     def next(self) -> Any:
         """Returns the next element, or raises StopIteration; an error leaves the position alone."""
-        item = self.next_item()
-        if item is END:
+        found = self.next_row()
+        if found is END:
             raise StopIteration
-        return item.element
+        run, row = found
+        return run.held[row]
 
-    def next_item(self) -> Item | Any:
-        """Returns the next item, or END; an error leaves the position alone."""
+    def next_row(self) -> tuple[Run, int] | Any:
+        """Returns the next element as a row of a run, or END; an error leaves the position."""
         self.check_open()
         if self._ended:
             return END
@@ -185,7 +206,7 @@ class Pipeline:
             self.check_open()  # another thread may have closed it meanwhile
             self._forget()
             raise
-        return self.next_item()
+        return self.next_row()
 
     def advance(self) -> None:
         """Gets work going."""
@@ -217,42 +238,55 @@ class Pipeline:
                 "close() restores there."
             ) from None
 
-    def _pull(self) -> Item | Any:
-        stream = self._build()
-        item = stream.pull(True)
-        if item is END:
-            if self.account is not None and stream.left_over:
-                # They are behind the last element: a state stands before them.
-                skipped = self.account.add(stream.left_over, self.position.skipped, self._seen())
-                self._left_over, stream.left_over = skipped - self.position.skipped, []
-            if self.is_elastic:
-                self.position = self.layout.ended(self.segments, self.position)
-            # The iterator may be kept for long, and is only used again where it is set back.
-            self._ended, self._stream = True, None
-            self._end()
-            return END
+    def _pull(self) -> tuple[Run, int] | Any:
+        run = self._run
+        if run is None:
+            run = self._run = self._next_run()
+            if run is None:
+                return END
+        row = run.begin
         try:
-            _ = item.element  # decoded here: if that fails, the position has not moved
+            _ = run.held[row]  # decoded here: if that fails, the position has not moved
         except Exception as error:
+            position = run.places.whereabouts(row, row + 1)[0][0]
             faults.add_note(
                 error,
-                f"unpickling what a worker sent, of position {item.position} or some after it. "
+                f"unpickling what a worker sent, of position {position} or some after it. "
                 "Return plain data, or objects that unpickle as they are pickled.",
             )
             raise
-        cursors, turn, *tail = item.cursor
-        position = self.position
-        skipped = position.skipped
-        if self.account is not None and item.skips:
-            skipped = self.account.add(item.skips, skipped, self._seen(cursors))
-        self.position = Position(
-            position.base, cursors, turn, tuple(tail), position.sparse, skipped
-        )
-        return item
+        skips = run.places.skips.get(row) if self.account is not None else None
+        if self.account is not None and skips:
+            seen = read(run.places.cursor(row)[0])
+            skipped = self.account.add(skips, self._position.skipped, seen)
+            self._position = dataclasses.replace(self._position, skipped=skipped)
+        run.begin += 1
+        if not len(run):
+            self._run = None  # the memory of its outputs belongs to whoever takes them
+        self._last = run.places, row
+        return run, row
 
-    def _seen(self, cursors: tuple[Cursor | None, ...] | None = None) -> int:
-        """Returns how many records this shard has behind it."""
-        return sum(cursor[0] for cursor in cursors or self.position.cursors if cursor is not None)
+    def _next_run(self) -> Run | None:
+        """Returns the next run, or None at the end."""
+        stream = self._build()
+        run = stream.pull(_MOST, True)
+        if run is not END:
+            pulled: Run = run
+            return pulled
+        if self.account is not None and stream.left_over:
+            # They are behind the last element: a state stands before them.
+            skipped = self.account.add(stream.left_over, self._position.skipped, self._seen())
+            self._left_over, stream.left_over = skipped - self._position.skipped, []
+        if self.is_elastic:
+            self.position = self.layout.ended(self.segments, self.position)
+        # The iterator may be kept for long, and is only used again where it is set back.
+        self._ended, self._stream, self._run = True, None, None
+        self._end()
+        return None
+
+    def _seen(self) -> int:
+        """Returns how many records of this shard are delivered."""
+        return read(self.cursor(self.position)[0])
 
     def _loosened(self) -> Position:
         """Returns the position in the segments for streams with gaps; so far there were none.
@@ -260,21 +294,25 @@ class Pipeline:
         There the first segment is cut in two, before the step that counts.
         """
         position, unit = self.position, self._dense[0].unit
-        cursors = []
-        for index, cursor in enumerate(position.cursors):
-            if cursor is None:
-                cursor = (self.layout.lane(index, position.base, None).before, 0)
-            cursors.append((cursor[0], 0, cursor[0] // unit, *cursor[1:]))
-        return dataclasses.replace(position, sparse=True, cursors=tuple(cursors))
+
+        def loosened(cursor: Cursor) -> Cursor:
+            place, since = cursor
+            if isinstance(place, int):
+                return (((place, 0),), (place // unit,) * 2, 0), since
+            cursors, kept, groups = place
+            return (tuple(map(loosened, cursors)), kept, groups), since
+
+        cursor = loosened(self.cursor(position))
+        return dataclasses.replace(position, sparse=True, cursor=cursor)
 
     def _forget(self) -> None:
-        self._stream, self._ended = None, False
+        self._stream, self._run, self._ended = None, None, False
         if any(executor.is_broken for executor in self._executors or ()):
             self._end()  # what could not be loaded is loaded anew
         for executor in self._executors or ():
             executor.cancel()
 
-    def _build(self) -> Pull:
+    def _build(self) -> Stream:
         """Makes the executors once, and the stream wherever the position says."""
         if self._executors is None:
             ignored = self._setup.options.ignore_globals
@@ -312,111 +350,20 @@ class Pipeline:
             return False
         return True
 
-    def _whole(self) -> Pull:
-        """Puts the lanes side by side, and the segments that run here behind them."""
+    def _whole(self) -> Stream:
         position = self.position
-        segments = [segment for segment in self.segments if not segment.local]
-        if self.layout.joined > 1:
-            return self._joined(*segments)
-        lanes = [self._lane(index, segments) for index in range(self.layout.lanes)]
-        stream: Pull = Merged(lanes, position.cursors, position.next_lane)
-        start: Cursor = (position.cursors, position.next_lane)
-        own = self.segments[len(segments) :]
-        tail = position.tail or (0, 0) * len(own)
-        for place, segment in enumerate(own):
-            start += tail[2 * place : 2 * place + 2]
-            stream = self._behind(stream, segment, start)
-        return stream
-
-    def _joined(self, *segments: Segment) -> Pull:
-        """Puts the joined shards side by side, and behind all of them the segment that batches."""
-        *each, last = segments
-        starts = [self._start(index) for index in range(self.layout.joined)]
-        shards = [self._lane(index, each) for index in range(self.layout.joined)]
-        executor = self._executor(last)
-        pairs = [(shard, start[:-1]) for shard, start in zip(shards, starts, strict=True)]
-        groups = Groups(pairs, last, self._is_here(executor), self.position.batches)
-        return self._segment(executor, last, groups, 0, shards, beside=1)
-
-    def _start(self, index: int) -> Cursor:
-        """Returns the cursor of a lane or joined shard; at the start one that says so."""
-        position = self.position
-        cursor = position.cursors[index]
-        if cursor is not None:
-            return cursor
-        lane = self.layout.lane(index, position.base, None)
-        return (lane.before, *(0,) * (self.cursor_size(position) - 1))
-
-    def _lane(self, index: int, segments: list[Segment]) -> Pull:
-        """Puts the segments of a lane behind one another, from its cursor on."""
-        root = self.plan.root
-        if isinstance(root, Upstream):
-            cursor = self.position.cursors[index]
-            stream: Pull = _upstream(root, cursor)
-            # A user's iterator has two entries in the cursor, and so has each segment.
-            given = cursor or (0, None, *(0,) * (2 * len(segments)))
-            later = segments
-        else:
-            first, *later = segments
-            lane = self.layout.lane(index, self.position.base, first)
-            given = self._start(index)
-            executor = self._executor(first)
-            # Of single records a batch wants many, and no task of one is worth its while.
-            wanted = self.segments[1].unit if len(self.segments) > 1 else 1
-            eager = not self._is_here(executor)
-            head = Head(root, lane, given[0], eager, wanted // self.layout.joined)
-            stream = head_stream = self._segment(executor, first, head, given[1])
-            head_stream.overdue = self._overdue(given[0])
-        for place, segment in enumerate(later, 1):
-            stream = self._behind(stream, segment, given[: 2 + 2 * place])
-        return stream
-
-    def _behind(self, stream: Pull, segment: Segment, start: Cursor) -> SegmentStream:
-        """Puts a later segment behind a stream; `start` ends with its own two numbers."""
-        executor = self._executor(segment)
-        made = self.position.batches if segment is self.segments[-1] else 0
-        groups = Groups([(stream, start[:-1])], segment, self._is_here(executor), made)
-        return self._segment(executor, segment, groups, start[-1], [stream])
-
-    def _segment(
-        self,
-        executor: inline.Executor,
-        segment: Segment,
-        feed: Feed,
-        skip: int,
-        below: Sequence[Pull] = (),
-        beside: int | None = None,
-    ) -> SegmentStream:
-        """Returns the stream of a segment; `beside` is how many of its kind share the executor."""
-        kind = segment.number + (len(self._dense) if self.position.sparse else 0)
-        if beside is None:
-            beside = 1 if segment.local else self.layout.streams
-        depth = max(1, executor.capacity // beside)
-        stream = SegmentStream(executor, kind, feed, skip, depth, below)
-        stream.silence = silence.of(self.plan, self.segments[: segment.number + 1])
-        return stream
+        assert self._executors is not None
+        kinds = len(self._dense) if position.sparse else 0
+        builder = building.Builder(
+            self.plan, self.layout, self.segments, kinds, position.base, *self._executors
+        )
+        builder.overdue = self._overdue
+        return builder.whole(self.cursor(position))
 
     def _overdue(self, begin: int) -> Callable[[int, int, Skip], None] | None:
         """Judges what a lane leaves out, from an ordinal of it on; other lanes are as they were."""
         account = self.account
         if account is None:
             return None
-        before, seen = self.position.skipped, self._seen() - begin
+        before, seen = self._position.skipped, self._seen() - begin
         return lambda count, ordinal, last: account.check(before + count, seen + ordinal, last)
-
-    def _is_here(self, executor: inline.Executor) -> bool:
-        assert self._executors is not None
-        return executor is self._executors[0]
-
-    def _executor(self, segment: Segment) -> inline.Executor:
-        assert self._executors is not None
-        here, away = self._executors
-        return here if segment.local else away
-
-
-def _upstream(root: Upstream, cursor: tuple[Any, ...] | None) -> Upstreamed:
-    iterator = iter(root.dataset)
-    if cursor is None:
-        return Upstreamed(iterator, 0)
-    iterator.set_state(cursor[1])
-    return Upstreamed(iterator, cursor[0])

@@ -173,13 +173,11 @@ def _batches(layout: Layout, position: Position, segments: Sequence[Segment]) ->
     *before, last = segments
     if layout.lanes > 1 or last.nest is None:
         return None
-    if last.local:
-        return int(position.tail[-2]) if position.tail else 0
-    cursors = [cursor for cursor in position.cursors if cursor is not None]
-    if before or any(len(cursor) > 2 for cursor in cursors):
-        return max((cursor[-2] for cursor in cursors), default=0)
+    place = None if position.cursor is None else position.cursor[0]
+    if before or isinstance(place, tuple):
+        return 0 if place is None else max(place[1])
     lane = layout.lane(0, position.base, last)
-    records: int = sum(cursor[0] - lane.before for cursor in cursors)
+    records: int = 0 if place is None else place - lane.before
     return -(-(position.base - layout.start) // (lane.unit * layout.shards)) - (
         -records // lane.unit
     )

@@ -20,14 +20,16 @@ import numpy as np
 
 from grain_jax._algebra import operations, running
 from grain_jax._execution import silence, snapshots, states
-from grain_jax._execution.items import END, Item
 from grain_jax._execution.layout import Layout, Position
 from grain_jax._execution.pipeline import Pipeline
+from grain_jax._execution.runs import END
 from grain_jax._values import errors, faults, records
 
 __all__ = ["Own", "Serial"]
 
 Records = Iterator[records.Record[Any]]
+Metadata = Callable[[Any, int, int, Any], records.RecordMetadata]
+"""Of the payload that a record was read for, its position, flat-map number and generator."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,16 +46,16 @@ class Serial:
     """Runs operations, and the steps between and after them, behind a pipeline.
 
     Args:
-      pipeline: gives the items.
+      pipeline: gives the elements.
       stages: an `Own` for each operation, and steps, in order.
-      metadata: makes an item's metadata.
+      metadata: makes a record's metadata.
     """
 
     def __init__(
         self,
         pipeline: Pipeline,
         stages: Sequence[Any],
-        metadata: Callable[[Item], records.RecordMetadata],
+        metadata: Metadata,
     ) -> None:
         self.pipeline = pipeline
         # What the user changes from now on is for the next iteration.
@@ -205,7 +207,7 @@ class _Upstream:
     def __init__(
         self,
         pipeline: Pipeline,
-        metadata: Callable[[Item], records.RecordMetadata],
+        metadata: Metadata,
         silent: silence.Silence,
     ) -> None:
         self._pipeline = pipeline
@@ -221,15 +223,19 @@ class _Upstream:
 
     def _next(self) -> records.Record[Any] | None:
         try:
-            item = self._pipeline.next_item()
+            found = self._pipeline.next_row()
         except BaseException as error:
             self.failed = id(error)
             raise
-        if item is END:
+        if found is END:
             return None
-        self.where = f"the record at position {item.position}"
+        run, row = found
+        (position,), outputs, rngs = run.places.whereabouts(row, row + 1)
+        self.where = f"the record at position {position}"
         self._silence.add(1)
-        return records.Record(self._metadata(item), item.element)
+        output, rng = outputs[0] if outputs else 0, rngs[0] if rngs else None
+        metadata = self._metadata(run.places.origin, position, output, rng)
+        return records.Record(metadata, run.held[row])
 
 
 def _run(stage: Own, live: Any, stream: Records, upstream: _Upstream) -> Records:

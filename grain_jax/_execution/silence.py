@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from grain_jax._algebra.running import Skip
 from grain_jax._datasets.plan import Plan, Segment, Upstream
 from grain_jax._datasets.program import Outcome
-from grain_jax._execution.items import Cursor, Task
+from grain_jax._execution.runs import Task, read
 from grain_jax._values import errors
 
 __all__ = ["Silence", "of"]
@@ -102,12 +101,12 @@ class Silence:
         if units and done == 1:
             self.end()
             return None
-        begin, end = _records(task.before(0)), _records(task.before(done))
+        begin, end = read(task.before(0)), read(task.before(done))
         if self.records + end - begin <= self._bound:
             if units:
                 self.end()
                 if (after := units[-1] + 1) < done:
-                    self.add(end - _records(task.before(after)), done - after)
+                    self.add(end - read(task.before(after)), done - after)
             else:
                 self.add(end - begin, done)
             return None
@@ -120,18 +119,18 @@ class Silence:
                 crossed = self._crossed(task, first, unit)
                 if crossed is not None:
                     return crossed, self._error(cause)
-                self.add(_records(task.before(unit)) - begin, unit - first, cause)
+                self.add(read(task.before(unit)) - begin, unit - first, cause)
             if first <= unit < done:
                 self.end()
-                first, begin = unit + 1, _records(task.before(unit + 1))
+                first, begin = unit + 1, read(task.before(unit + 1))
         return None
 
     def _crossed(self, task: Task, first: int, stop: int) -> int | None:
         """Returns the unit from `first` to `stop - 1` that is too many."""
-        read = self.records - _records(task.before(first))
+        done = self.records - read(task.before(first))
         for unit in range(first, stop):
             if (
-                read + _records(task.before(unit + 1)) > self._most
+                done + read(task.before(unit + 1)) > self._most
                 and self._units + unit + 1 - first > self._least
             ):
                 return unit
@@ -166,11 +165,3 @@ def of(plan: Plan, segments: Sequence[Segment]) -> Silence:
 
     batched = root.batched or any(segment.batches for segment in segments)
     return Silence(root.epoch, _FEW if batched else 0, drops, ends=root.length is not None)
-
-
-def _records(cursor: Cursor) -> Any:
-    """Returns how many records are read there, over all lanes or joined shards."""
-    read = cursor[0]
-    if isinstance(read, tuple):
-        return sum(_records(one) for one in read if one is not None)
-    return read

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from grain_jax._datasets.plan import Segment, Upstream
-from grain_jax._datasets.schedule import Lane
-from grain_jax._execution import fingerprint, joining, lending
-from grain_jax._execution.items import Cursor
+from grain_jax._execution import fingerprint, joining, lending, version1
 from grain_jax._execution.layout import Layout, Position
 from grain_jax._execution.pipeline import Pipeline
+from grain_jax._execution.runs import Cursor
 from grain_jax._values import errors, files
 
 __all__ = ["LARGEST", "brief", "decode", "encode", "number"]
 
-_VERSION = 1
+_VERSION = 2
 
 LARGEST = 1 << 50
 """Beyond any count that a run can reach; products of two such numbers are never made."""
@@ -35,18 +34,43 @@ def encode(pipeline: Pipeline, exact: Position | None = None) -> dict[str, Any]:
       InvalidTypeError: if it begins with an iterator of the user's that has no state.
     """
     layout, position = pipeline.layout, exact or pipeline.position
-    root = pipeline.plan.root
-    if isinstance(root, Upstream):
-        lending.require_state(
-            root.dataset,
-            all(cursor is None or cursor[1] is not None for cursor in position.cursors),
-        )
-    where: dict[str, Any]
     if exact is None and pipeline.is_elastic:
-        where = {"elastic": True, "position": layout.global_position(position, pipeline.segments)}
+        reached = layout.global_position(position, pipeline.segments)
+        where: dict[str, Any] = {"elastic": True, "position": reached}
     else:
-        where = layout.to_json(position, pipeline.segments if exact is None else None)
+        # Who meets the next absent record is not known before.
+        may_join = exact is None and not position.sparse and layout.is_joinable(pipeline.segments)
+        cursor = pipeline.cursor(position)
+        root = pipeline.plan.root
+        if isinstance(root, Upstream):
+            lending.require_state(root.dataset, _has_state(cursor))
+        where = {
+            "elastic": False,
+            "joined": layout.joined if may_join else None,
+            "base": position.base,
+            "cursor": _as_lists(cursor),
+            "sparse": position.sparse,
+            "skipped": position.skipped,
+            "shard": list(layout.shard),
+            "sampler_shard": list(layout.sampler_shard),
+        }
     return {"grain_jax": _VERSION, **where, "lanes": layout.lanes}
+
+
+def _as_lists(cursor: Cursor) -> list[Any]:
+    place, since = cursor
+    if isinstance(place, int):
+        return [place, since]
+    cursors, kept, groups = place
+    return [[list(map(_as_lists, cursors)), list(kept), groups], since]
+
+
+def _has_state(cursor: Cursor) -> bool:
+    """Whether a user's iterator has said where it stands; at its start it need not."""
+    place, state = cursor
+    while not isinstance(place, int):
+        place, state = place[0][0]
+    return not place or state is not None
 
 
 def decode(
@@ -73,14 +97,16 @@ def decode(
         ) from None
     if files.is_joint(state):
         state = joining.share(state, pipeline.layout.shard)
+    elif isinstance(state, Mapping):
+        state = version1.as_version_2(state)
     if not isinstance(state, Mapping) or "grain_jax" not in state:
         raise errors.StateError(
             f"this is no state of grain_jax: {brief(state)}. Give what get_state() returned."
         )
     if state["grain_jax"] != _VERSION or type(state["grain_jax"]) is not int:
         raise errors.StateError(
-            f"the state has version {brief(state['grain_jax'])}, and this release reads version "
-            f"{_VERSION}. Restore it with the release that wrote it."
+            f"the state has version {brief(state['grain_jax'])}, and this release reads versions "
+            f"{version1.VERSION} and {_VERSION}. Restore it with the release that wrote it."
         )
     saved_mark = _get(state, "pipeline", dict)
     is_elastic = _get(state, "elastic", bool)
@@ -134,33 +160,160 @@ def _check_within(position: int, layout: Layout) -> None:
 def _exact(state: Mapping[str, Any], layout: Layout, pipeline: Pipeline, strict: bool) -> Position:
     _check_shard("shard", "the loader", state, layout)
     _check_shard("sampler_shard", "the sampler", state, layout)
-    given = _get(state, "cursors", list)
-    if len(given) != layout.streams:
-        raise errors.StateError(
-            f"field 'cursors' has {len(given)} entries for {layout.lanes} lanes"
-            + (f" of {layout.joined} shards" if layout.joined > 1 else "")
-        )
     base = number(state, "base")
     _check_within(base, layout)
     position = Position(
-        base=base,
-        next_lane=number(state, "next_lane", below=layout.lanes),
-        sparse=_get(state, "sparse", bool),
-        skipped=number(state, "skipped"),
-        batches=number(state, "batches") if "batches" in state else 0,
+        base=base, sparse=_get(state, "sparse", bool), skipped=number(state, "skipped")
     )
-    _check_joined(layout, pipeline.segments_of(position))
-    tail = _get(state, "tail", list)
-    own = sum(segment.local for segment in pipeline.segments_of(position))
-    size = pipeline.cursor_size(position)
-    return dataclasses.replace(
-        position,
-        cursors=tuple(
-            _cursor(cursor, size, layout.lane(index, base, None), pipeline, strict)
-            for index, cursor in enumerate(given)
-        ),
-        tail=_counts(tail, 2 * own if tail else 0, strict),
-    )
+    segments = pipeline.segments_of(position)
+    _check_joined(layout, segments)
+    start = pipeline.start(position, layout)
+    if "cursor" not in state:
+        raise errors.StateError("the state has no field 'cursor', which says where to go on")
+    given = state["cursor"]
+    is_old = version1.FROM in state
+    if is_old and not state[version1.FROM]:
+        # Stages behind the lanes said nothing before their first element.
+        for _ in range(sum(segment.local for segment in segments)):
+            given = [[[given], [0], 0], 0]
+    reading = _Reading(pipeline, layout, base, is_old)
+    try:
+        cursor = reading.conform(given, start)
+    except _Unlike as unlike:
+        if strict:
+            raise errors.StateError(
+                f"field 'cursor' of the state has {unlike}. Build the pipeline as it was when the "
+                "state was saved."
+            ) from None
+        cursor = reading.restarted(given, start)
+    return dataclasses.replace(position, cursor=cursor)
+
+
+class _Unlike(Exception):
+    """A cursor is nested in another way than this pipeline's."""
+
+
+class _Reading:
+    """Reads a cursor, along that of the start, which has its form.
+
+    Args:
+      pipeline: whose cursor.
+      layout: shards and lanes.
+      base: position from which shards are counted.
+      is_old: whether None may stand for a start.
+    """
+
+    def __init__(self, pipeline: Pipeline, layout: Layout, base: int, is_old: bool) -> None:
+        self._root = pipeline.plan.root
+        self._layout = layout
+        self._base = base
+        self._is_old = is_old
+        self._leaves = 0
+
+    def conform(self, given: Any, start: Cursor) -> Cursor:
+        """Returns a cursor of the form of `start`.
+
+        Raises:
+          StateError: for a number that is none, or is beyond the end.
+          _Unlike: if it has another form.
+        """
+        place = start[0]
+        if isinstance(place, int):
+            return self._leaf(given, start)
+        if given is None and self._is_old:
+            return start
+        cursors, kept, groups = _list(_list(given, 2)[0], 3)
+        mine, numbers, _ = place
+        if len(_list(cursors)) != len(mine):
+            raise _Unlike(f"{len(cursors)} cursors where this pipeline has {len(mine)} streams")
+        found = tuple(map(self.conform, cursors, mine))
+        if self._is_old and len(_list(kept)) == 1 < len(numbers):
+            kept = kept * len(numbers)  # of a batch, which had one number
+        if len(_list(kept)) != len(numbers):
+            raise _Unlike(f"{brief(kept)} where this pipeline has {len(numbers)} counts")
+        counts = tuple(map(_count, kept))
+        return (found, counts, _count(groups)), _count(given[1])
+
+    def _leaf(self, given: Any, start: Cursor) -> Cursor:
+        lane = self._layout.lane(self._leaves, self._base, None)
+        self._leaves += 1
+        if given is None and self._is_old:
+            return start
+        read, since = _list(given, 2)
+        if isinstance(read, list):
+            raise _Unlike(f"{brief(read)} where this pipeline has a count")
+        count = _count(read)
+        if isinstance(self._root, Upstream):
+            if count and since is None:
+                raise errors.StateError(
+                    f"the state does not say where the iterator of "
+                    f"{type(self._root.dataset).__name__} stood, since that had no get_state. Give "
+                    "it get_state and set_state."
+                )
+            return count, since
+        if count < lane.before or (lane.records is not None and count - lane.before > lane.records):
+            raise errors.StateError(
+                f"the state has read {count} records of its shard or lane, and this stream "
+                f"has {lane.records} there, after {lane.before} before it. Build it with as many "
+                "epochs as before, or more; a state of one of `loader.epochs()` belongs to that "
+                "epoch."
+            )
+        return count, _count(since)
+
+    def restarted(self, given: Any, start: Cursor) -> Cursor:
+        """Returns a cursor that goes on from the records a state has read, whatever else it says.
+
+        Raises:
+          StateError: if it has not as many leaves as this pipeline.
+        """
+        leaves = list(_leaves(given))
+        self._leaves = 0
+        try:
+            cursor = self._begun(leaves, start)
+        except (_Unlike, IndexError):
+            raise errors.StateError(
+                f"field 'cursor' of the state is {brief(given)}, and this pipeline reads "
+                f"{self._layout.streams} streams. Build it with as many lanes and shards as then."
+            ) from None
+        if self._leaves != len(leaves):
+            raise errors.StateError(
+                f"the state has read {len(leaves)} streams, and this pipeline reads "
+                f"{self._leaves}. Build it with as many lanes and shards as then."
+            )
+        return cursor
+
+    def _begun(self, leaves: list[Any], start: Cursor) -> Cursor:
+        place, since = start
+        if isinstance(place, int):
+            leaf = leaves[self._leaves]
+            if leaf is not None and not isinstance(self._root, Upstream):
+                leaf = [_list(leaf, 2)[0], 0]
+            return self._leaf(leaf, start)
+        cursors, kept, groups = place
+        return (tuple(self._begun(leaves, one) for one in cursors), kept, groups), since
+
+
+def _leaves(given: Any) -> Iterator[Any]:
+    """Yields what is innermost in a cursor of any form."""
+    if isinstance(given, list) and len(given) == 2 and isinstance(given[0], list):
+        place = given[0]
+        if len(place) == 3 and isinstance(place[0], list):
+            for cursor in place[0]:
+                yield from _leaves(cursor)
+            return
+    yield given
+
+
+def _list(value: Any, length: int | None = None) -> list[Any]:
+    if not isinstance(value, list) or (length is not None and len(value) != length):
+        raise _Unlike(f"{brief(value)} where a list of {length or 'cursors'} belongs")
+    return value
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < LARGEST:
+        raise errors.StateError(f"the state has {brief(value)} where a count belongs")
+    return value
 
 
 def _check_shard(key: str, name: str, state: Mapping[str, Any], layout: Layout) -> None:
@@ -200,45 +353,6 @@ def _check_joined(layout: Layout, segments: list[Segment]) -> None:
             f"Give a batch size that {layout.joined} divides; {layout.joined} times that of then "
             "keeps the steps as they were."
         )
-
-
-def _cursor(cursor: Any, size: int, lane: Lane, pipeline: Pipeline, strict: bool) -> Cursor | None:
-    if cursor is None:
-        return None
-    if not isinstance(cursor, list) or len(cursor) < 2:
-        raise errors.StateError(f"field 'cursors' has {brief(cursor)} where a list belongs")
-    root = pipeline.plan.root
-    if isinstance(root, Upstream):
-        # The second entry is the state of the user's own iterator.
-        if cursor[1] is None:
-            raise errors.StateError(
-                f"the state does not say where the iterator of {type(root.dataset).__name__} "
-                "stood, since that had no get_state. Give it get_state and set_state."
-            )
-        first, *rest = _counts(cursor[:1] + cursor[2:], size - 1, strict)
-        return (first, cursor[1], *rest)
-    counts = _counts(cursor, size, strict)
-    behind = counts[0] - lane.before
-    if behind < 0 or (lane.records is not None and behind > lane.records):
-        raise errors.StateError(
-            f"the state stands behind {counts[0]} records of its shard or lane, and this stream "
-            f"has {lane.records} there, after {lane.before} before it. Build it with as many "
-            "epochs as before, or more; a state of one of `loader.epochs()` belongs to that epoch."
-        )
-    return counts
-
-
-def _counts(numbers: list[Any], size: int, strict: bool) -> tuple[int, ...]:
-    for one in numbers:
-        if type(one) is not int or not 0 <= one < LARGEST:
-            raise errors.StateError(f"the state has {brief(one)} where a count belongs")
-    if len(numbers) != size and (strict or not numbers):
-        raise errors.StateError(
-            f"the state has {len(numbers)} counts where this pipeline has {size}. Build it as it "
-            "was when the state was saved."
-        )
-    # With other steps than before, only the place in the source is left to go by.
-    return tuple(numbers) if len(numbers) == size else (*numbers[:1], *(0,) * (size - 1))
 
 
 def _get(state: Mapping[str, Any], key: str, kind: type) -> Any:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from grain_jax._execution import states
 from grain_jax._execution.layout import Layout, Position
 from grain_jax._execution.pipeline import Pipeline
+from grain_jax._execution.runs import Cursor
 from grain_jax._values import errors
 
 __all__ = ["decode", "is_grain"]
@@ -71,7 +72,8 @@ def decode(
     position = _position(state, layout, pipeline)
     if pipeline.would_be_elastic(layout) and layout.shard[1] == 1:
         # One number says it, and then any number of processes can go on from there.
-        position = Position(base=(position.cursors[0] or (0,))[0])
+        assert position.cursor is not None
+        position = Position(base=position.cursor[0])
     return layout, position
 
 
@@ -87,10 +89,21 @@ def _position(state: Mapping[str, Any], layout: Layout, pipeline: Pipeline) -> P
             f"index for each of {layout.lanes} workers."
         )
     turn = states.number(state, "last_worker_index", minimum=-1, below=layout.lanes) + 1
-    position = Position(next_lane=turn % layout.lanes)
-    rest = (0,) * (pipeline.cursor_size(position) - 1)
-    done = [_records(seen[str(w)], w, layout) for w in range(layout.lanes)]
-    return dataclasses.replace(position, cursors=tuple((count, *rest) for count in done))
+    done = iter([_records(seen[str(w)], w, layout) for w in range(layout.lanes)])
+    cursor = _begun(pipeline.start(Position(), layout), done)
+    if layout.lanes > 1:
+        (cursors, _, groups), since = cursor
+        cursor = (cursors, (turn % layout.lanes,), groups), since
+    return Position(cursor=cursor)
+
+
+def _begun(start: Cursor, read: Iterator[int]) -> Cursor:
+    """Returns the cursor of a start, with so many records read in each of its lanes."""
+    place, since = start
+    if isinstance(place, int):
+        return next(read), since
+    cursors, kept, groups = place
+    return (tuple(_begun(cursor, read) for cursor in cursors), kept, groups), since
 
 
 def _records(seen: Any, worker: int, layout: Layout) -> int:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from grain_jax._datasets import iterators
 from grain_jax._datasets.plan import Plan, Upstream
 from grain_jax._execution import fingerprint, states
-from grain_jax._execution.items import Item
 from grain_jax._execution.layout import Layout
 from grain_jax._execution.pipeline import Pipeline
 from grain_jax._execution.positioned import Positioned
@@ -158,13 +157,12 @@ class _Metadata:
         self._step = sum(step.is_random for step in about.plan.steps)
         self._has_key = all(step.keeps_key for step in about.plan.steps)
 
-    def __call__(self, item: Item) -> records.RecordMetadata:
-        """Returns index, record key and generator of an item."""
-        key = self._root.key(item.origin, item.position) if self._has_key else None
-        rng = item.rng
+    def __call__(self, origin: Any, position: int, output: int, rng: Any) -> records.RecordMetadata:
+        """Returns index, record key and generator of an element."""
+        key = self._root.key(origin, position) if self._has_key else None
         if rng is None and self._seed is not None:
-            rng = randomness.generator(self._seed, item.position, item.output, self._step)
-        return records.RecordMetadata(item.position, key, rng)
+            rng = randomness.generator(self._seed, position, output, self._step)
+        return records.RecordMetadata(position, key, rng)
 
 
 def _parsed(state: Any) -> Any:

@@ -67,7 +67,7 @@ def test_a_block_is_its_elements_one_by_one(seed: int) -> None:
     ]
     data = [rng.randrange(60) for _ in range(rng.randint(0, 30))]
     expected, left_out, end = one_by_one(todo, data)
-    failures = running.Failures(Exception, (LeftOutError,))
+    failures = running.Failures((), (LeftOutError,))
     block = Block(list(data), list(range(len(data))))
     for step in todo:
         block = step(block, failures)
@@ -92,11 +92,11 @@ def test_what_is_no_failure_of_an_element_is_raised_at_once() -> None:
         return x
 
     step = steps.step_for("map", interrupted, number=1)
-    failures = running.Failures(Exception, ())
+    failures = running.Failures((KeyboardInterrupt,), ())
     with pytest.raises(KeyboardInterrupt):
         step(Block([1, 2, 3], [0, 1, 2]), failures)
     assert failures.stop is None
-    caught = running.Failures(BaseException, ())
+    caught = running.Failures((), ())
     assert step(Block([1, 2, 3], [0, 1, 2]), caught).data == [1]
     assert caught.stop == 1
     with pytest.raises(KeyboardInterrupt):
@@ -107,7 +107,7 @@ def test_a_failure_behind_another_one_does_not_count() -> None:
     """The second step fails at an earlier element than the first one did."""
     first = steps.step_for("map", lambda x: 12 // (x - 3), number=1)
     second = steps.step_for("map", lambda x: 12 // (x + 12), number=2)
-    failures = running.Failures(Exception, ())
+    failures = running.Failures((), ())
     block = second(first(Block([0, 2, 1, 3, 0], list(range(5))), failures), failures)
     assert (block.data, block.rows, failures.stop) == ([1], [0], 1)
     assert isinstance(failures.error, ZeroDivisionError)

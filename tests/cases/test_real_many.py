@@ -517,8 +517,8 @@ def test_states_of_one_shard_that_differ_are_refused(seen: list[Any], folder: Pa
     text = file.read_text()
     state = json.loads(text)
     try:
-        file.write_text(json.dumps({**state, "cursors": [[1, 1]]}))
-        with pytest.raises(ValueError, match=r"differ .cursors.*the only shard is the"):
+        file.write_text(json.dumps({**state, "cursor": [1, 1]}))
+        with pytest.raises(ValueError, match=r"differ .cursor.*the only shard is the"):
             grain.checkpoint.CheckpointHandler().restore(
                 folder / "loader", iter(many_job.one_shard_loader())
             )

@@ -121,8 +121,8 @@ def loader(todo: list[Any], workers: int, **settings: Any) -> grain.DataLoader:
 def few_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     """One is the table's, which leaves seven; and tasks stay small."""
     monkeypatch.setattr("grain_jax._execution.engine.arena.MAX_SLOTS", 8)
-    monkeypatch.setattr("grain_jax._execution.feeds._MOST_RECORDS", 8)
-    monkeypatch.setattr("grain_jax._execution.feeds._MOST_UNITS", 8)
+    monkeypatch.setattr("grain_jax._execution.leaves._MOST_RECORDS", 8)
+    monkeypatch.setattr("grain_jax._execution.leaves.MOST_UNITS", 8)
 
 
 @pytest.mark.usefixtures("few_slots")
@@ -228,8 +228,8 @@ def test_a_filter_that_keeps_few_before_a_large_batch(
     mode: str, memory: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # One survivor in each task: more of them than there are slots, in files at least.
-    monkeypatch.setattr("grain_jax._execution.feeds._MOST_RECORDS", 4)
-    monkeypatch.setattr("grain_jax._execution.feeds._MOST_UNITS", 4)
+    monkeypatch.setattr("grain_jax._execution.leaves._MOST_RECORDS", 4)
+    monkeypatch.setattr("grain_jax._execution.leaves.MOST_UNITS", 4)
     monkeypatch.setenv("GRAIN_JAX_ENGINE_MODE", mode)
     monkeypatch.setenv("GRAIN_JAX_ENGINE_MEMORY", memory)
     with loader([Keep(4), Batch(700)], 2) as source:

@@ -83,7 +83,7 @@ def test_one_number_for_all_shards_at_every_step(
             span = lane.span(ordinal, 1)
             assert span is not None
             ordinal += span.count
-            position = Position(base, ((ordinal, 0),))
+            position = Position(base, (ordinal, 0))
             numbers.append(layout.global_position(position, segments))
         ended = layout.ended(segments, position)
         steps_of.append((numbers, layout.global_position(ended, segments)))
@@ -176,14 +176,14 @@ def test_every_shard_knows_which_steps_are_full_on_all(
         lane = layout.lane(0, base, segments[0])
         for step in range(full + bool(own)):
             done = lane.before + min((step + 1) * size, full * size + own)
-            position = Position(base, ((done, 0),))
+            position = Position(base, (done, 0))
             assert layout.outlook(position, segments) == (step >= full, max(0, full - step - 1))
 
 
 def test_outlooks_that_nobody_has() -> None:
-    at = Position(0, ((2, 0),))
+    at = Position(0, (2, 0))
     assert Layout(9).outlook(Position(), cut([batch(2)])) is None
-    assert Layout(9, lanes=2).outlook(Position(0, ((2, 0), None)), cut([batch(2)])) is None
+    assert Layout(9, lanes=2).outlook(at, cut([batch(2)])) is None
     assert Layout(9).outlook(at, cut([keep(), batch(2)])) is None
     endless = Layout(None).outlook(at, cut([batch(2)]))
     assert endless is not None

@@ -12,9 +12,9 @@ import pytest
 import grain_jax as grain
 from grain_jax import MapDataset
 from grain_jax._datasets import iterators
-from grain_jax._execution.items import END
 from grain_jax._execution.layout import Layout, Position
 from grain_jax._execution.pipeline import Pipeline
+from grain_jax._execution.runs import END
 from grain_jax.errors import ClosedError
 
 
@@ -23,8 +23,7 @@ def pipeline(dataset: Any, length: int | None, **layout: Any) -> Pipeline:
 
 
 def rest(stream: Pipeline) -> list[Any]:
-    items = iter(stream.next_item, END)
-    return [np.asarray(item.element).tolist() for item in items]
+    return [np.asarray(run.held[row]).tolist() for run, row in iter(stream.next_row, END)]
 
 
 def batches() -> Any:
@@ -87,7 +86,7 @@ def test_the_first_gap_makes_it_count_from_there_on() -> None:
     after = [stream.next()]
     assert not stream.is_elastic
     assert stream.position.sparse
-    after += [item.element for item in iter(stream.next_item, END)]
+    after += [run.held[row] for run, row in iter(stream.next_row, END)]
     assert before + after == [
         (0, [0, 1]),
         (1, [2, 3]),
@@ -97,7 +96,7 @@ def test_the_first_gap_makes_it_count_from_there_on() -> None:
         (5, [11]),
     ]
     stream.go_to(position)
-    assert [item.element for item in iter(stream.next_item, END)] == after
+    assert [run.held[row] for run, row in iter(stream.next_row, END)] == after
 
 
 def test_a_gap_inside_the_outputs_of_a_batch() -> None:
@@ -141,7 +140,7 @@ def test_closed_is_closed() -> None:
         stream.next,
         stream.advance,
         lambda: stream.go_to(Position()),
-        stream.next_item,
+        stream.next_row,
     ]
     for call in calls:
         with pytest.raises(ClosedError, match="closed"):

@@ -51,7 +51,7 @@ def serial(*stages: Any, reads: list[int] | None = None) -> Serial:
         stage if hasattr(stage, "function") else Own(stage, f"step {n}: operation(Pairs)")
         for n, stage in enumerate(stages, 1)
     ]
-    return Serial(pipeline, named, lambda item: RecordMetadata(item.position, item.position))
+    return Serial(pipeline, named, lambda origin, position, *_: RecordMetadata(position, position))
 
 
 def rest(stage: Serial) -> list[Any]:
@@ -68,9 +68,9 @@ def test_the_position_is_that_after_the_last_output() -> None:
     assert stage.position == Position()
     assert [stage.next(), stage.next()] == [1, 5]
     there = stage.position
-    assert there.cursors == ((4, 0),)
+    assert there.cursor == (4, 0)
     assert rest(stage) == [9, 13]
-    assert stage.position.cursors == ((8, 0),)  # the ninth record has no partner
+    assert stage.position.cursor == (8, 0)  # the ninth record has no partner
     assert stage.state() == {"outputs": 4, "operations": [{"held": None}]}
 
 

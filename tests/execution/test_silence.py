@@ -8,15 +8,16 @@ import logging
 import pytest
 
 from grain_jax._algebra import index_maps, samplers, sources, steps, transforms
+from grain_jax._algebra.running import Skip
 from grain_jax._datasets import chain, nodes
-from grain_jax._datasets.program import Outcome, Skip
+from grain_jax._datasets.program import Outcome
 from grain_jax._datasets.schedule import Span
-from grain_jax._execution import feeds, silence
+from grain_jax._execution import leaves, silence
 from grain_jax._values import errors, sharding
 
 
-def task(begin: int, count: int, unit: int = 1) -> feeds._Stretch:
-    return feeds._Stretch(None, Span(begin, 1, count * unit, begin), unit, count, "")
+def task(begin: int, count: int, unit: int = 1) -> leaves._Stretch:
+    return leaves._Stretch(None, Span(begin, 1, count * unit, begin), unit, count, "")
 
 
 def heard(kept: set[int], sizes: list[int], epoch: int | None, least: int = 0) -> int | None:

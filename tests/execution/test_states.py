@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
 import json
+import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -112,22 +114,20 @@ def test_what_an_elastic_state_holds() -> None:
     next(iterator)
     state = iterator.get_state()
     state.pop("pipeline")
-    assert state == {"grain_jax": 1, "elastic": True, "position": 3, "lanes": 1}
+    assert state == {"grain_jax": 2, "elastic": True, "position": 3, "lanes": 1}
 
 
 def test_what_an_exact_state_holds() -> None:
     iterator = iter(PIPELINES["filter"]())
-    next(iterator)  # 1 and 2: three records and one group are behind us
+    next(iterator)  # 1 and 2: three records and one batch are delivered
     state = iterator.get_state()
     state.pop("pipeline")
     assert state == {
-        "grain_jax": 1,
+        "grain_jax": 2,
         "elastic": False,
         "joined": None,
         "base": 0,
-        "cursors": [[3, 0, 1, 0]],
-        "next_lane": 0,
-        "tail": [],
+        "cursor": [[[[3, 0]], [1, 1], 0], 0],
         "sparse": False,
         "skipped": 0,
         "shard": [0, 1],
@@ -182,7 +182,8 @@ def test_damaged_states_restore_or_are_refused(strict: bool, data: st.DataObject
         next(iterator)
     state = iterator.get_state()
     path = data.draw(st.sampled_from(list(_places(state))))
-    if "at" in path or ("own" in name and len(path) == 3 and path[2] == 1):
+    parent = functools.reduce(operator.getitem, path[:-1], state)
+    if "at" in path or ("own" in name and path[-1:] == (1,) and isinstance(parent[0], int)):
         return  # the user's own iterator is answerable for its state
     before = json.dumps(state)
     refused = None
@@ -201,7 +202,7 @@ def test_damaged_states_restore_or_are_refused(strict: bool, data: st.DataObject
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"grain_jax": 2}, r"version 2.*version 1"),
+        ({"grain_jax": 3}, r"version 3.*versions 1 and 2"),
         ({"elastic": None}, r"'elastic' of the state is None, expected bool"),
         ({"position": -1}, r"'position' of the state is -1.*whole number from 0"),
         ({"position": 81}, r"position 81.*ends at 80.*as many epochs"),
@@ -221,16 +222,17 @@ def test_refused_with_the_field_and_its_value(change: dict[str, Any], message: s
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"cursors": []}, r"'cursors' has 0 entries for 1 lanes"),
-        ({"cursors": [[1]]}, r"\[1\] where a list belongs"),
-        ({"cursors": [[1, 2, 3]]}, r"3 counts where this pipeline has 4"),
-        ({"cursors": [[1, 0, -1, 0]]}, r"-1 where a count belongs"),
-        ({"cursors": [[41, 0, 0, 0]]}, r"behind 41 records.*this stream has 40"),
-        ({"next_lane": 1}, r"'next_lane' of the state is 1"),
+        ({"cursor": 5}, r"5 where a list of 2 belongs"),
+        ({"cursor": [1, 0]}, r"1 where a list of 3 belongs"),
+        ({"cursor": [[[], [1, 1], 0], 0]}, r"0 cursors where this pipeline has 1 streams"),
+        ({"cursor": [[[[3]], [1, 1], 0], 0]}, r"\[3\] where a list of 2 belongs"),
+        ({"cursor": [[[[3, 0]], [1], 0], 0]}, r"\[1\] where this pipeline has 2 counts"),
+        ({"cursor": [[[[3, 0]], [1, -1], 0], 0]}, r"-1 where a count belongs"),
+        ({"cursor": [[[[3, 0]], [1, 1], 0.5], 0]}, r"0.5 where a count belongs"),
+        ({"cursor": [[[[41, 0]], [1, 1], 0], 0]}, r"read 41 records.*this stream has 40"),
         ({"shard": [1, 2]}, r"shard 1 of 2 given to the loader.*shard 0 of 1.*2 processes"),
         ({"shard": []}, r"'shard' of the state is \[\]"),
         ({"base": 41}, r"position 41.*ends at 40"),
-        ({"tail": [1]}, r"1 counts where this pipeline has 0"),
         ({"sparse": 0}, r"'sparse' of the state is 0"),
     ],
 )
@@ -255,7 +257,10 @@ def test_an_iterator_without_a_state_says_so_when_it_is_to_be_saved() -> None:
     own = iter(PIPELINES["own"]())
     next(own)
     state = own.get_state()
-    state["cursors"][0][1] = None
+    cursor = state["cursor"]
+    while not isinstance(cursor[0], int):
+        (cursor,) = cursor[0][0]
+    cursor[1] = None
     with pytest.raises(StateError, match="iterator of Counting stood"):
         own.set_state(state)
 

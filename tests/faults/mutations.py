@@ -72,7 +72,7 @@ def mutate_value(value: Any, rng: random.Random) -> Any:
         other, other_key = rng.choice(places)
         holder[key] = copy.deepcopy(other[other_key])
     elif kind == 5 and isinstance(holder, dict):
-        holder[rng.choice(["more", "position", "cursors", "version"])] = rng.choice(_STRANGE)
+        holder[rng.choice(["more", "position", "cursor", "version"])] = rng.choice(_STRANGE)
     else:
         holder[key] = copy.deepcopy(rng.choice(_STRANGE))
     return value

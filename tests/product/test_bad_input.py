@@ -293,7 +293,7 @@ def test_a_state_of_another_pipeline_shows_the_difference(name: str) -> None:
         (b"[" * 100_000, r"no state"),
         (b"[1]", r"no state of grain_jax: \[1\]"),
         (b"{}", r"no state of grain_jax: \{\}"),
-        (b'{"grain_jax": 99}', r"version 99.*version 1"),
+        (b'{"grain_jax": 99}', r"version 99.*versions 1 and 2"),
         (b'{"grain_jax": true}', r"version True"),
         (b'{"grain_jax": 1}', r"'pipeline' of the state is None, expected dict"),
         (17, r"bytes, got int"),

@@ -39,8 +39,11 @@ class Fails(grain.transforms.Map):
         return element
 
 
-@pytest.mark.parametrize("kind", [KeyError, Stopped, SystemExit])
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    ("kind", "workers"),
+    # In the trainer's process a SystemExit may be a signal's, and gets out at once.
+    [(KeyError, 0), (KeyError, 2), (Stopped, 0), (Stopped, 2), (SystemExit, 2)],
+)
 @pytest.mark.parametrize("operations", [[], [Batch(2)], [Odd(), Batch(2)]])
 def test_an_error_comes_in_its_turn_and_is_tried_again(
     kind: type[BaseException], workers: int, operations: list[Any], tmp_path: Path
@@ -152,7 +155,7 @@ def test_a_fault_of_the_library_keeps_its_frames(
         with pytest.raises(KeyError) as caught:
             next(iterator)
     names = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
-    assert names[-3:] == ["next", "next_item", "broken"]
+    assert names[-3:] == ["next", "next_row", "broken"]
 
 
 def test_an_error_of_a_source_names_the_record() -> None:
@@ -188,7 +191,7 @@ def test_stop_iteration_of_the_user_does_not_end_the_loop() -> None:
 def test_outputs_that_cannot_be_read_do_not_move_the_position(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from grain_jax._execution.items import Held
+    from grain_jax._execution.runs import Held
 
     iterator = iter(shuffled(Batch(2)))
     expected = plain_list(shuffled(Batch(2)))

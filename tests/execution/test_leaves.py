@@ -1,13 +1,17 @@
-"""Feeds: how large the tasks are that they make, by how the ones before went."""
+"""Leaves: how large tasks are, by how the ones before went; a user's own iterator."""
 
 from __future__ import annotations
+
+import itertools
+from typing import Any
 
 import pytest
 
 from grain_jax._algebra import sources
 from grain_jax._datasets import nodes, roots, schedule
 from grain_jax._datasets.program import Outcome
-from grain_jax._execution.feeds import Head
+from grain_jax._execution.leaves import Own, Records
+from grain_jax._execution.runs import END
 
 QUICK, SLOW, WAITED = (1e-4, 0.0), (0.1, 0.0), (0.02, 0.019)
 
@@ -15,9 +19,9 @@ QUICK, SLOW, WAITED = (1e-4, 0.0), (0.1, 0.0), (0.02, 0.019)
 def sizes(unit: int, eager: bool, wanted: int, went: tuple[float, float]) -> list[int]:
     """Units of each of the first tasks, all of which went the same way."""
     root = roots.NodeRoot(nodes.SourceNode(sources.adapt(range(10**6))))
-    head = Head(root, schedule.lane(10**6, batches=[(unit, False)]), 0, eager, wanted)
+    head = Records(root, schedule.lane(10**6, batches=[(unit, False)]), 0, eager, wanted)
     found = []
-    for _ in range(12):
+    for _ in range(14):
         found.append(head.next(False).units)
         seconds, waited = went
         head.learn(Outcome(seconds, waited, found[-1]))
@@ -32,8 +36,9 @@ def sizes(unit: int, eager: bool, wanted: int, went: tuple[float, float]) -> lis
         (1, False, 1, QUICK, 1),
         (1, False, 40, QUICK, 64),  # records that a batch wants: doubled until there are 40
         (1, False, 4000, QUICK, 256),
-        (1, True, 4, QUICK, 16),
-        (1, True, 4000, QUICK, 256),
+        (1, True, 4, QUICK, 64),
+        (1, True, 40, QUICK, 1024),
+        (1, True, 4000, QUICK, 4096),
         (1, False, 4000, SLOW, 1),
         (1, True, 4000, SLOW, 1),
         (8, False, 1, WAITED, 8),  # 64 records at once
@@ -53,7 +58,7 @@ def test_tasks_grow_to(
 
 def test_a_task_that_takes_too_long_makes_the_next_ones_smaller() -> None:
     root = roots.NodeRoot(nodes.SourceNode(sources.adapt(range(100))))
-    head = Head(root, schedule.lane(100), 0, True, 16)
+    head = Records(root, schedule.lane(100), 0, True, 16)
     for seconds, units in [(1e-4, 1), (1e-4, 2), (1e-4, 4), (0.1, 8), (0.1, 4), (0.1, 2)]:
         assert head.next(False).units == units
         head.learn(Outcome(seconds, 0.0, units))
@@ -74,7 +79,7 @@ def test_tasks_grow_further_where_most_records_are_left_out(
     outputs_of_units: tuple[int, int], largest: int
 ) -> None:
     root = roots.NodeRoot(nodes.SourceNode(sources.adapt(range(10**6))))
-    head = Head(root, schedule.lane(10**6), 0, True, 4000)
+    head = Records(root, schedule.lane(10**6), 0, True, 16)
     outputs, units = outputs_of_units
     found = []
     for _ in range(40):
@@ -83,3 +88,30 @@ def test_tasks_grow_further_where_most_records_are_left_out(
         kept = [unit for unit in range(task.units) for _ in range(outputs) if unit % units == 0]
         head.learn(Outcome(1e-4, 0.0, task.units, kept))
     assert max(found) == largest
+
+
+def test_a_users_iterator_keeps_its_state_beside_each_element() -> None:
+    class Mine:
+        def __init__(self) -> None:
+            self.state = {"n": 0}
+
+        def __next__(self) -> int:
+            self.state["n"] += 1
+            if self.state["n"] > 3:
+                raise StopIteration
+            return self.state["n"]
+
+        def get_state(self) -> dict[str, int]:
+            return self.state
+
+    def drained(iterator: Any, number: int) -> list[tuple[Any, Any, Any]]:
+        stream = Own(iterator, number)
+        runs = list(iter(lambda: stream.pull(8, True), END))
+        return [(r.held[0], r.places.cursor(0), r.places.whereabouts(0, 1)[0]) for r in runs]
+
+    assert drained(Mine(), 5) == [
+        (1, (6, {"n": 1}), [5]),
+        (2, (7, {"n": 2}), [6]),
+        (3, (8, {"n": 3}), [7]),
+    ]
+    assert drained(itertools.chain([7]), 0) == [(7, (1, None), [0])]

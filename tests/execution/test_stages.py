@@ -1,20 +1,21 @@
-"""Streams over an executor that takes its time: order, cursors, errors in their turn."""
+"""Stages over an executor that takes its time: order, cursors, errors in their turn."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from grain_jax._algebra import sources, steps, transforms
+from grain_jax._algebra.groupings.batch import Batch
 from grain_jax._datasets import nodes, roots, schedule
 from grain_jax._datasets.plan import Plan, cut
 from grain_jax._datasets.program import Program
-from grain_jax._execution import feeds, inline
-from grain_jax._execution.items import END, PENDING, Item
-from grain_jax._execution.streams import Merged, SegmentStream, Upstreamed
+from grain_jax._execution import gathering, inline
+from grain_jax._execution.leaves import Records
+from grain_jax._execution.runs import END, PENDING, Cursor, Run
+from grain_jax._execution.stages import Stage
 
 
 class Slow:
@@ -61,28 +62,59 @@ def copies(x: int) -> list[int]:
     return [x] * (x % 3)
 
 
+def start_of(segments: list[Any]) -> Cursor:
+    cursor: Cursor = (0, 0)
+    for _ in segments[1:]:
+        cursor = ((cursor,), (0, 0), 0), 0
+    return cursor
+
+
 def build(
-    todo: list[steps.Step], source: Any = range(20), cursor: tuple[Any, ...] = (), root: Any = None
-) -> tuple[SegmentStream, Slow]:
+    todo: list[steps.Step],
+    source: Any = range(20),
+    cursor: Cursor | None = None,
+    root: Any = None,
+) -> tuple[Stage, Slow]:
     root = root or roots.NodeRoot(nodes.SourceNode(sources.adapt(source)))
     segments = cut(todo)
     executor = Slow(Program(Plan(root, todo), segments))
     lane = schedule.lane(20, batches=segments[0].batches)
-    given = (*cursor, *(0,) * (2 * len(segments) - len(cursor)))
-    head = feeds.Head(root, lane, given[0], is_eager=True)
-    stream = SegmentStream(executor, 0, head, given[1], 4)
-    for place, segment in enumerate(segments[1:], 1):
-        start = given[: 2 * place + 2]
-        groups = feeds.Groups([(stream, start[:-1])], segment, local=True)
-        stream = SegmentStream(executor, place, groups, start[-1], 4, [stream])
-    return stream, executor
+
+    def stage(place: int, cursor: Cursor) -> Stage:
+        if not place:
+            head = Records(root, lane, cursor[0], is_eager=True)
+            return Stage(executor, 0, head, cursor[1], 4)
+        parent = stage(place - 1, cursor[0][0][0])
+        grouping = Batch(tuple(segments[place].batches))
+        size = segments[place].unit
+        groups = gathering.Groups([parent], grouping, cursor[0], size, local=True)
+        return Stage(executor, place, groups, cursor[1], 4, [parent])
+
+    return stage(len(segments) - 1, cursor or start_of(segments)), executor
 
 
-def drain(stream: Any) -> list[Item]:
-    return list(iter(lambda: stream.pull(True), END))
+class Output:
+    """One output of a run."""
+
+    def __init__(self, run: Run, row: int) -> None:
+        self.element = run.held[row]
+        self.cursor = run.places.cursor(row)
+        positions, outputs, _ = run.places.whereabouts(row, row + 1)
+        self.position, self.output = positions[0], outputs[0] if outputs else 0
 
 
-def plain(items: list[Item]) -> list[Any]:
+def drain(stream: Any, most: int = 3) -> list[Output]:
+    runs = list(iter(lambda: stream.pull(most, True), END))
+    assert all(0 < len(run) <= most for run in runs)
+    return [Output(run, row) for run in runs for row in range(run.begin, run.end)]
+
+
+def pulled(stream: Any, block: bool = True) -> Any:
+    run = stream.pull(1, block)
+    return run if not isinstance(run, Run) else run.held[run.begin]
+
+
+def plain(items: list[Output]) -> list[Any]:
     return [getattr(item.element, "tolist", lambda item=item: item.element)() for item in items]
 
 
@@ -110,7 +142,7 @@ PIPELINES: dict[str, tuple[list[steps.Step], list[Any]]] = {
 
 
 @pytest.mark.parametrize("name", PIPELINES)
-def test_items_come_in_order_and_each_says_where_to_go_on(name: str) -> None:
+def test_outputs_come_in_order_and_each_says_where_to_go_on(name: str) -> None:
     todo, expected = PIPELINES[name]
     expected = [_as_lists(x) for x in expected]
     items = drain(build(todo)[0])
@@ -137,10 +169,10 @@ def test_positions_are_those_of_the_last_record() -> None:
 
 def test_it_does_not_wait_if_it_is_told_so() -> None:
     stream, executor = build([])
-    assert stream.pull(False) is PENDING
+    assert pulled(stream, False) is PENDING
     assert len(executor.submitted) == 4
-    assert stream.pull(False).element == 0
-    assert stream.pull(True).element == 1
+    assert pulled(stream, False) == 0
+    assert pulled(stream) == 1
 
 
 def test_tasks_are_labelled_with_their_positions() -> None:
@@ -163,9 +195,9 @@ def test_a_failure_of_a_feed_waits_for_its_turn() -> None:
     stream, _ = build([], root=root)
     stream.advance()
     # The first four tasks have one record each, so the fifth fails while they are under way.
-    assert [stream.pull(True).element for _ in range(4)] == list(range(4))
+    assert [pulled(stream) for _ in range(4)] == list(range(4))
     with pytest.raises(OSError, match="sampler"):
-        stream.pull(True)
+        pulled(stream)
 
 
 def test_a_failing_unit_comes_after_those_before_it() -> None:
@@ -175,50 +207,6 @@ def test_a_failing_unit_comes_after_those_before_it() -> None:
         return x
 
     stream, _ = build([step("map", fails)])
-    assert [stream.pull(True).element for _ in range(9)] == list(range(9))
+    assert [pulled(stream) for _ in range(9)] == list(range(9))
     with pytest.raises(KeyError):
-        stream.pull(True)
-
-
-def test_lanes_take_turns_until_each_has_ended() -> None:
-    class Few:
-        def __init__(self, letters: str) -> None:
-            self._items = [Item([c], 0, 0, 0, (c,)) for c in letters]
-            self.left_over: list[Any] = []
-
-        def advance(self) -> None:
-            pass
-
-        def pull(self, block: bool) -> Any:
-            return self._items.pop(0) if self._items else END
-
-    def merged(turn: int) -> list[Item]:
-        lanes = [Few("abc"), Few("d"), Few("ef")]
-        return drain(Merged(lanes, (None, None, None), turn))
-
-    items = merged(0)
-    assert [item.element for item in items] == list("adebfc")
-    assert [item.element for item in merged(2)] == list("eadfbc")
-    assert items[0].cursor == ((("a",), None, None), 1)
-    assert items[4].cursor == ((("b",), ("d",), ("f",)), 0)
-
-
-def test_a_users_iterator_keeps_its_state_beside_each_item() -> None:
-    class Mine:
-        def __init__(self) -> None:
-            self.state = {"n": 0}
-
-        def __next__(self) -> int:
-            self.state["n"] += 1
-            if self.state["n"] > 3:
-                raise StopIteration
-            return self.state["n"]
-
-        def get_state(self) -> dict[str, int]:
-            return self.state
-
-    items = drain(Upstreamed(Mine(), 5))
-    assert [item.element for item in items] == [1, 2, 3]
-    assert [item.cursor for item in items] == [(6, {"n": 1}), (7, {"n": 2}), (8, {"n": 3})]
-    bare = drain(Upstreamed(itertools.chain([7]), 0))
-    assert bare[0].cursor == (1, None)
+        pulled(stream)

@@ -1,0 +1,62 @@
+"""Turns: one element of each stream, in turn; those that have ended are left out."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from grain_jax._algebra.groupings.base import Group, Restart
+from grain_jax._values.errors import StateError
+
+__all__ = ["Turns"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Turns:
+    """Round robin. Its own number says whose turn it is."""
+
+    def first(self, parents: int) -> tuple[int, ...]:
+        """Returns the first parent."""
+        return (0,)
+
+    def begin(self, kept: tuple[int, ...], parents: int) -> _Taking:
+        """Returns a grouper that begins with a parent."""
+        (turn,) = kept
+        if turn >= parents:
+            raise StateError(f"the state says that it is the turn of stream {turn} of {parents}")
+        return _Taking(turn, parents)
+
+
+class _Taking:
+    def __init__(self, turn: int, parents: int) -> None:
+        self._turn = turn
+        self._count = [0] * parents
+        self._ended = [False] * parents
+        self._groups: list[Group] = []
+
+    def wants(self) -> tuple[int, int] | None:
+        return None if all(self._ended) else (self._turn, 1)
+
+    def take(self, parent: int, count: int) -> None:
+        first = self._count[parent]
+        self._count[parent] += count
+        self._pass()
+        restart = Restart(tuple(self._count), (self._turn,))
+        self._groups.append(Group([(parent, first, first + count)], None, restart))
+
+    def end(self, parent: int) -> None:
+        self._ended[parent] = True
+        self._pass()
+
+    def made(self) -> list[Group]:
+        groups, self._groups = self._groups, []
+        return groups
+
+    def dropped(self, parent: int) -> int:
+        return 0
+
+    def _pass(self) -> None:
+        parents = len(self._ended)
+        for turn in range(self._turn + 1, self._turn + 1 + parents):
+            if not self._ended[turn % parents]:
+                self._turn = turn % parents
+                return
