@@ -11,20 +11,27 @@ from __future__ import annotations
 import array
 import collections
 import copy
+import gc
+import mmap
+import operator
 import sys
+import types
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
 from grain_jax._algebra.packing import frozen_array
+from grain_jax._values.arrays import copied_view
 from grain_jax._values.trees import IMMUTABLE_TYPES
 
 __all__ = ["detach", "is_kept", "separated"]
 
 _DICTS = (dict, collections.OrderedDict, collections.defaultdict)
-_OTHERS = (set, bytearray, collections.deque)
+_OTHERS = (set, bytearray, collections.deque, array.array)
 _BUFFERS = (bytearray, array.array)
+# What holds the memory of arrays of which only those who have a hold on it can write to.
+_KNOWN = (types.NoneType, bytes, mmap.mmap, *_BUFFERS)
 
 
 def separated(records: list[Any]) -> list[Any]:
@@ -37,7 +44,7 @@ def separated(records: list[Any]) -> list[Any]:
             elements. It is changed, and returned.
     """
     if not set(map(type, records)) <= IMMUTABLE_TYPES:
-        found = _Found(frozen_array)
+        found = _Found(_frozen_array)
         for row in range(len(records)):
             _visit(records, row, found)
             found.made.clear()  # a record that comes twice is two
@@ -79,22 +86,47 @@ def detach(elements: list[Any], row: int) -> None:
 
 
 def _lies_in_another(value: Any) -> bool:
-    if type(value.base) is np.ndarray:
-        return bool(value.flags.writeable)
-    return type(value.base) is memoryview and _lies_in_buffer(value)
+    """Whether an array may lie in memory that somebody else can write to."""
+    if value.base is None:
+        return False
+    if not value.flags.writeable:
+        return _is_strided(value)
+    if type(value.base) is np.ndarray and value.base.base is None:
+        return _base_references(value) > _OF_BASE
+    return type(value.base) is not memoryview or not _is_own(value)
 
 
-def _lies_in_buffer(value: Any) -> bool:
-    """Whether it is a view of a bytearray, or the like, that somebody else has a hold on."""
-    return (
-        type(value.base) is memoryview
-        and type(value.base.obj) in _BUFFERS
-        and _buffer_references(value) > _OF_BUFFER
-    )
+def _is_strided(value: Any) -> bool:
+    """Whether it is of `sliding_window_view`, say, which makes arrays read-only that are not."""
+    base = value.base
+    if type(base) is np.ndarray:
+        base = base.base
+    return type(base).__name__ == "DummyArray"
+
+
+def _is_own(value: Any) -> bool:
+    """Whether the memory of an array that is no view of another one is nobody else's.
+
+    Of what neither NumPy nor Python has made (a tensor, memory of C) nobody can tell.
+    """
+    if value.base is None:
+        return True
+    if type(value.base) is memoryview and type(value.base.obj) in _BUFFERS:
+        return all(map(operator.le, _view_references(value), _OF_VIEW))
+    return False
 
 
 def _own_array(array: Any) -> Any:
-    return array.copy(order="K") if array.flags.writeable else array
+    if array.flags.writeable or _is_strided(array):
+        return array.copy(order="K")
+    return array
+
+
+def _frozen_array(array: Any) -> Any:
+    """Returns a read-only view, or a copy where nobody can tell who else writes to the memory."""
+    base = _last(array).base
+    kind = type(base.obj if type(base) is memoryview else base)
+    return frozen_array(array) if kind in _KNOWN else array.copy(order="K")
 
 
 def is_kept(holder: Any, key: Any) -> bool:
@@ -107,11 +139,11 @@ def is_kept(holder: Any, key: Any) -> bool:
     if references > _OF_FRESH:
         return True
     if kind is memoryview:
-        return not value.readonly
-    if kind is np.ndarray:
-        if type(value.base) is np.ndarray:
-            return _owner_references(value) > _OF_OWNER + 1
-        return _lies_in_buffer(value)
+        return type(value.obj) is not bytes
+    if isinstance(value, np.ndarray):
+        if type(value.base) is np.ndarray and value.base.base is None:
+            return _base_references(value) > _OF_BASE
+        return _lies_in_another(value) and not _is_own(value)
     if kind in _DICTS:
         return any(is_kept(value, name) for name in value)
     if _is_tuple(kind):
@@ -154,13 +186,18 @@ def _visit(holder: Any, key: Any, found: _Found) -> None:
     kind = type(value)
     if kind in IMMUTABLE_TYPES:
         return
-    if references > _OF_FRESH:
+    if kind is np.memmap:  # a copy of a row is one, too, and lies in no file
+        references, kind = _OF_FRESH, np.ndarray
+        value = holder[key] = value.view(np.ndarray)
+    if references > _OF_FRESH or kind is memoryview:
         holder[key] = _separate(value, found)
-    elif kind is np.ndarray:
-        if type(value.base) is np.ndarray:
-            found.parts.append((holder, key))
-        elif _lies_in_buffer(value):
-            holder[key] = found.of_array(value)
+    elif kind is np.ndarray or isinstance(value, np.ndarray):
+        if _lies_in_another(value):
+            last = _last(value)
+            if value.base is last:
+                found.parts.append((holder, key))
+            elif last is not value or not _is_own(value):
+                holder[key] = found.of_array(value)
     elif kind in _DICTS:
         for name in value:
             _visit(value, name, found)
@@ -189,28 +226,31 @@ def _separate_parts(parts: list[tuple[Any, Any]], of_array: Callable[[Any], Any]
     """Replaces arrays that lie in one which others than these arrays refer to."""
     lying: dict[int, list[tuple[Any, Any]]] = {}
     for holder, key in parts:
-        lying.setdefault(id(_owner(holder[key])), []).append((holder, key))
+        lying.setdefault(id(holder[key].base), []).append((holder, key))
     for places in lying.values():
         holder, key = places[0]
-        if _owner_references(holder[key]) - len(places) > _OF_OWNER:
+        is_kept = _base_references(holder[key]) - len(places) > _OF_BASE - 1
+        if is_kept or not _is_own(holder[key].base):
             for holder, key in places:
                 holder[key] = of_array(holder[key])
 
 
-def _owner(array: Any) -> Any:
-    """Returns the array whose memory another one lies in."""
-    owner = array.base
-    while type(owner) is np.ndarray and type(owner.base) is np.ndarray:
-        owner = owner.base
-    return owner
+def _base_references(array: Any) -> int:
+    base = array.base
+    return sys.getrefcount(base)
 
 
-def _owner_references(array: Any) -> int:
-    return sys.getrefcount(_owner(array))
+def _last(array: Any) -> Any:
+    """Returns the array that another one is a view of, or itself."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
 
 
-def _buffer_references(array: Any) -> int:
-    return sys.getrefcount(array.base.obj)
+def _view_references(array: Any) -> tuple[int, ...]:
+    """Returns how many refer to a memoryview, to what all slices of it share, and to its object."""
+    (shared,) = gc.get_referents(array.base)
+    return tuple(map(sys.getrefcount, (array.base, shared, array.base.obj)))
 
 
 def _separate(value: Any, found: _Found) -> Any:
@@ -222,8 +262,10 @@ def _separate(value: Any, found: _Found) -> Any:
     if known is not None:
         return known[1]
     made: Any
-    if kind is np.ndarray:
-        made = found.of_array(value)
+    if isinstance(value, np.ndarray):
+        made = found.of_array(value.view(np.ndarray) if kind is np.memmap else value)
+    elif kind is memoryview:
+        made = value if type(value.obj) is bytes else copied_view(value)
     elif kind in _DICTS:
         made = copy.copy(value)
         found.made[id(value)] = value, made
@@ -259,5 +301,5 @@ _OF_FRESH = max(
     _references({"a": bytearray(1)}, "a"),
 )
 _OF_PART = _part_references({"a": bytearray(1)}.values())
-_OF_OWNER = _owner_references(np.zeros(4)[1:]) - 1
-_OF_BUFFER = _buffer_references(np.frombuffer(bytearray(8), np.uint8))
+_OF_BASE = _base_references(np.zeros(4)[1:])
+_OF_VIEW = _view_references(np.frombuffer(bytearray(8), np.uint8))

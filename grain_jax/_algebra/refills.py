@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import copyreg
 import enum
+import io
 import pickle
 import types
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from grain_jax._algebra import global_random, held
-from grain_jax._values.arrays import reduce_view
+from grain_jax._values.arrays import copied_view, reduce_view
 from grain_jax._values.errors import InvalidValueError
 from grain_jax._values.trees import IMMUTABLE_TYPES
 
@@ -174,19 +176,13 @@ def copied(record: Any, name: str, key: int) -> Any:
     try:
         views = [part for _, part in _parts(record) if type(part) is memoryview]
         # `deepcopy` cannot copy these itself.
-        return copy.deepcopy(record, {id(part): _copied_view(part) for part in views})
+        return copy.deepcopy(record, {id(part): copied_view(part) for part in views})
     except Exception as error:
         raise InvalidValueError(
             f"{name} writes its records into the same memory again, and the record of key {key}, "
             f"of type {type(record).__name__}, cannot be copied ({type(error).__name__}: {error}). "
             "Return a new object for each record."
         ) from error
-
-
-def _copied_view(view: memoryview) -> memoryview:
-    make, arguments = reduce_view(view)
-    made: memoryview = make(*arguments)
-    return made
 
 
 def _sharing(records: list[Any], keys: Sequence[int]) -> list[list[tuple[int, _Path, Any]]]:
@@ -267,7 +263,11 @@ def _content(value: Any) -> Any:
     if array is not None:
         return np.array(array)
     try:
-        return pickle.dumps(value, 5)
+        file = io.BytesIO()
+        pickler = pickle.Pickler(file, 5)
+        pickler.dispatch_table = {**copyreg.dispatch_table, memoryview: reduce_view}
+        pickler.dump(value)
+        return file.getvalue()
     except Exception:
         return None
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 __all__ = [
+    "copied_view",
     "is_key",
     "owner_of",
     "reduce_swapped",
@@ -72,6 +73,13 @@ def reduce_view(view: memoryview) -> Any:
             f"a memoryview of the format {view.format!r} cannot be copied; give np.asarray(view)"
         ) from None
     return _view, (data, view.format, shape)
+
+
+def copied_view(view: memoryview) -> memoryview:
+    """A `memoryview` of a copy of its memory; for the formats that `reduce_view` knows."""
+    make, arguments = reduce_view(view)
+    made: memoryview = make(*arguments)
+    return made
 
 
 def _view(data: Any, form: Any, shape: Any) -> memoryview:

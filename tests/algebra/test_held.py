@@ -26,6 +26,9 @@ FRESH = {
     "bytearray": lambda: bytearray(b"x"),
     "ordered": lambda: collections.OrderedDict(a=[1]),
     "reshaped": lambda: np.arange(6).reshape(2, 3),
+    "over a bytearray": lambda: np.frombuffer(bytearray(8), np.uint8),
+    "over a bytearray, reshaped": lambda: {"a": np.frombuffer(bytearray(8), "u1").reshape(2, 4)},
+    "matrix": lambda: np.zeros((2, 2)).view(np.matrix),
     "rows of one array": lambda: {"a": np.arange(6).reshape(2, 3)[1]},
 }
 
@@ -54,6 +57,24 @@ def test_what_was_just_made_is_handed_on(kind: str) -> None:
     before = memory(records[0])
     (record,) = separated(records)
     assert memory(record) == before
+
+
+def test_arrays_over_bytes_are_handed_on() -> None:
+    data = bytes(8)
+    kept = np.frombuffer(data, np.uint8)
+    for look in (separated, lambda elements: detach(elements, 0)):
+        elements = [kept, {"a": kept[2:]}]
+        look(elements)
+        assert memory(elements[0]) == memory(kept)
+        assert memory(elements[1]["a"]) == memory(kept[2:])
+
+
+@pytest.mark.parametrize("kind", FRESH)
+def test_what_a_step_just_made_is_handed_on(kind: str) -> None:
+    elements = [FRESH[kind]()]
+    before = memory(elements[0])
+    detach(elements, 0)
+    assert memory(elements[0]) == before
 
 
 @pytest.mark.parametrize("kind", FRESH)
