@@ -473,9 +473,9 @@ def test_an_order_that_hangs_on_hashes_is_found(tmp_path: Path) -> None:
     body = """
     import words
     print(tried(words.counted, 2))
-    print(tried(words.listed, 2)[:14])
+    print(tried(words.listed, 2)[:12])
     """
-    assert scripts.output(tmp_path, script(TRY, body)) == ["[100, 100, 100]", "words.WORDS[0]"]
+    assert scripts.output(tmp_path, script(TRY, body)) == ["[100, 100, 100]", "words.WORDS["]
 
 
 @pytest.mark.parametrize("name", ["os", "numpy"])

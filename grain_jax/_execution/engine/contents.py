@@ -35,6 +35,8 @@ _HELD_BY_NAME = {
     ("configparser", "RawConfigParser"): ("_sections", "_defaults"),
     ("configparser", "SectionProxy"): ("_name", "_parser"),
     ("immutabledict", "immutabledict"): ("_dict",),
+    ("omegaconf", "BaseContainer"): ("_content",),
+    ("omegaconf", "ValueNode"): ("_val",),
     ("flax", "FrozenDict"): ("_dict",),
     ("ml_collections", "ConfigDict"): ("_fields",),
     ("ml_collections", "FrozenConfigDict"): ("_fields",),

@@ -25,7 +25,7 @@ import numpy as np
 
 from grain_jax._algebra import reach
 from grain_jax._execution.engine import changes, contents
-from grain_jax._execution.engine.likeness import WIDTH, Description, cut
+from grain_jax._execution.engine.likeness import WIDTH, Description, cut, fixed
 
 __all__ = ["Describer", "code_digest"]
 
@@ -83,10 +83,17 @@ class Describer:
     Args:
       names: the attributes that are compared of an object; code mentions no others.
       cells: variables of enclosing functions that code changes, which are not compared.
+      growing: those of the names that code adds to; of mappings what both have is compared.
     """
 
-    def __init__(self, names: frozenset[str], cells: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self,
+        names: frozenset[str],
+        cells: frozenset[str] = frozenset(),
+        growing: frozenset[str] = frozenset(),
+    ) -> None:
         self._names = names
+        self._growing = growing
         self._cells = cells
         self._left = 0
         self._open: set[int] = set()
@@ -138,7 +145,8 @@ class Describer:
                 count = base.__len__(value)
                 if count > self._left:  # which come first is not the same everywhere
                     return Description("large", name, f"{name} of {count}", str(count))
-                found = self._each(("", part) for part in _copied(base.__iter__(value)))
+                each = self._each(("", part) for part in _copied(base.__iter__(value)))
+                found = [(label, fixed(part)) for label, part in each]
                 ordered = sorted(
                     found, key=lambda pair: (pair[1].type, pair[1].text, pair[1].digest)
                 )
@@ -152,16 +160,29 @@ class Describer:
         is_record = reach.is_a(value, _RECORDS) or contents.is_named(kind, _RECORD_NAMES)
         if inside is None and not is_users and not is_record:
             return Description("opaque", name)
-        chosen = dict(inside or {})
+        chosen, growing = dict(inside or {}), []
         if is_users or inside is None:
             held = reach.attributes(value)
             names = (self._names | contents.stored(kind, self._names)) - contents.cached(kind)
-            chosen |= {f".{key}": held[key] for key in sorted(held.keys() & names)}
+            names &= held.keys()
+            chosen |= {f".{key}": held[key] for key in sorted(names - self._growing)}
+            growing = [(f".{key}", self._grown(held[key])) for key in sorted(names & self._growing)]
         origin = kind.__module__ if is_users else ""
-        return Description("object", name, origin=origin, parts=self._each(chosen.items()))
+        parts = (*self._each(chosen.items()), *growing)
+        return Description("object", name, origin=origin, parts=parts)
+
+    def _grown(self, value: Any) -> Description:
+        """Describes a container that code adds to, whose size is not to count elsewhere."""
+        left, described = self._left, Description("opaque", "", grows=True)
+        if reach.is_a(value, dict) and len(value) <= _MOST_SENT:
+            self._left = _MOST_SENT
+            found = self._describe(value)
+            described = found._replace(grows=True) if self._left > 0 else described
+        self._left = left
+        return described
 
     def _key(self, key: Any) -> str:
-        described = self._describe(key)
+        described = fixed(self._describe(key))
         return described.text or f"{described} {described.digest}".strip()
 
     def _each(self, parts: Iterable[tuple[str, Any]]) -> tuple[tuple[str, Description], ...]:
@@ -335,6 +356,7 @@ def _array(value: Any, name: str) -> Description:
 
 def _condensed(described: Description) -> Description:
     """Returns a description of one digest."""
+    described = fixed(described)
     text = f"{described} ({len(described.parts)} parts)"
     return Description("large", described.type, text, _hash(repr(described)))
 

@@ -70,13 +70,15 @@ class Observed:
     """What the trainer's code reads.
 
     Attributes:
-      names: the attributes that code mentions, and does not change itself.
+      names: the attributes that code mentions, and does not assign itself.
       cells: variables of enclosing functions that code changes.
+      growing: those of the names that code adds to.
       observations: variables and functions.
     """
 
     names: frozenset[str]
     cells: frozenset[str]
+    growing: frozenset[str]
     observations: tuple[Observation, ...]
 
 
@@ -102,7 +104,7 @@ class Watch:
     """
 
     def __init__(self, observed: Observed) -> None:
-        self._describer = Describer(observed.names, observed.cells)
+        self._describer = Describer(observed.names, observed.cells, observed.growing)
         self._open: Sequence[Observation] = observed.observations
         self._unmade: set[tuple[str, ...]] = set()
         self._told: list[tuple[str, str]] = []  # names, and what differs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["WIDTH", "Description", "cut", "difference"]
+__all__ = ["WIDTH", "Description", "cut", "difference", "fixed"]
 
 WIDTH = 80
 _MISSING = "missing"
@@ -20,6 +20,7 @@ class Description(NamedTuple):
       digest: of a single value and of code, what has to be equal.
       origin: of code, and of an object, the module that defines it or its class.
       parts: what it is made of, each with what messages call it: "[0]", ".scale".
+      grows: whether it is an attribute that code adds to: of mappings what both have is compared.
     """
 
     kind: str
@@ -28,6 +29,7 @@ class Description(NamedTuple):
     digest: str = ""
     origin: str = ""
     parts: tuple[tuple[str, Description], ...] = ()
+    grows: bool = False
 
     def __str__(self) -> str:
         if self.kind in ("mapping", "object", "list", "set"):
@@ -74,6 +76,10 @@ def difference(
       there: the value of a worker.
       grows: whether code adds to the value, so that only what both have is compared.
     """
+    if here.grows:
+        if here.kind != "mapping" or here.type != there.type:
+            return None
+        grows = True
     if "opaque" in (here.kind, there.kind):
         # Of what is not compared, one thing counts as equal to another, but not to None, say.
         is_like = here.kind == there.kind or here.type == there.type
@@ -113,16 +119,22 @@ def _difference_of_parts(
             found = difference(part, theirs[label])
             if found is not None:
                 return label + found[0], *found[1:]
-        elif not grows:
+        elif not (grows or part.grows):
             return label, str(part), _MISSING
     if grows:
         return None
     for label, part in theirs.items():
-        if label not in ours:
+        if label not in ours and not part.grows:
             return label, _MISSING, str(part)
     if here.kind == "mapping" and [*ours] != [*theirs] and not _is_registry(here):
         return "", f"in the order {', '.join(ours)}", f"in the order {', '.join(theirs)}"
     return None
+
+
+def fixed(described: Description) -> Description:
+    """Returns a description without the attributes that code adds to."""
+    parts = ((label, fixed(part)) for label, part in described.parts if not part.grows)
+    return described._replace(parts=tuple(parts)) if described.parts else described
 
 
 def _is_registry(described: Description) -> bool:

@@ -12,7 +12,7 @@ import cloudpickle
 
 from grain_jax._algebra import reach
 from grain_jax._algebra.mentions import absolute
-from grain_jax._execution.engine import namesakes
+from grain_jax._execution.engine import contents, namesakes
 from grain_jax._execution.engine.changes import ANY, CELL, IMPORT, LOCAL, changes
 from grain_jax._execution.engine.describer import Describer
 from grain_jax._execution.engine.drift import (
@@ -104,16 +104,20 @@ class _Observer:
             if _changes_itself(function):
                 growing.add((function.__module__, function.__qualname__.rpartition(".")[0]))
         theirs = _assigned_by(init)
-        names = frozenset(mentioned - kept.attributes - grown.attributes)
-        describer = Describer(names, frozenset(cells))
+        names = frozenset(mentioned - kept.attributes)
+        containers = frozenset(names & grown.attributes)
+        describer = Describer(names, frozenset(cells), containers)
         observations = []
         for path, value in self._values.items():
             if theirs.has(path) or (kept.has(path) and value is None):
                 continue
             kind = type(value)
-            grows = grown.has(path) or (kind.__module__, kind.__qualname__) in growing
+            described = _without_own(describer.describe(value), entries)
+            grows = grown.has(path)
+            if (kind.__module__, kind.__qualname__) in growing and not grows:
+                grows = described.kind != "object"
+                described = _growing(described, contents.inside(value) or ())
             how = KEPT if kept.has(path) else GROWS if grows else EQUAL
-            described = describer.describe(value)
             place = path if len(path) == 2 else path[-1:]
             if described.kind == "mapping" and place in entries:
                 described = _without(described, entries[place])
@@ -122,7 +126,7 @@ class _Observer:
             file = getattr(sys.modules[path[0]], "__file__", None) or ""
             changed = _times.setdefault(file, time_of(file))
             observations.append(Observation(path, described, how, file, changed))
-        return Observed(names, frozenset(cells), tuple(observations))
+        return Observed(names, frozenset(cells), containers, tuple(observations))
 
     def _methods(self, kind: type) -> Iterator[Any]:
         """Takes the methods of a class and its bases, all of which may be called."""
@@ -249,6 +253,24 @@ def _without(described: Description, labels: set[str]) -> Description:
         if label not in labels and part.type not in counts
     )
     return described._replace(parts=parts)
+
+
+def _without_own(described: Description, entries: dict[tuple[str, ...], set[str]]) -> Description:
+    """Leaves out entries that code assigns in attributes, at any depth."""
+    if not described.parts:
+        return described
+    parts = []
+    for label, part in described.parts:
+        inner = _without_own(part, entries)
+        labels = entries.get((label[1:],)) if inner.grows else None
+        parts.append((label, inner if labels is None else _without(inner, labels)))
+    return described._replace(parts=tuple(parts))
+
+
+def _growing(described: Description, labels: Iterable[str]) -> Description:
+    """Marks parts that code adds to by methods of the object that holds them."""
+    parts = ((label, part._replace(grows=label in labels)) for label, part in described.parts)
+    return described._replace(parts=tuple(parts)) if labels else described
 
 
 def _changes_itself(function: types.FunctionType) -> bool:

@@ -523,6 +523,29 @@ def test_what_is_seen(reader: str, change: str, text: str, make: Make) -> None:
         def f(x): return recent.find(x) + missing[x]
         """,
         """
+        class Cache:
+            def __init__(self): self._held, self._order, self._n = {}, [], {"calls": 0}
+            def __contains__(self, key): return key in self._held
+            def __getitem__(self, key):
+                self._n["calls"] += 1
+                return self._held[key]
+            def __setitem__(self, key, value):
+                self._held[key] = value
+                self._order.append(key)
+        class Counts:
+            def __init__(self): self._counts = {"read": 0}
+            def __getitem__(self, key): return self._counts[key]
+            def __setitem__(self, key, value): self._counts[key] = value
+        cache, counts = Cache(), Counts()
+        held = {frozenset([1]): cache, 2: [cache] * 300, 3: {n: cache for n in range(300)}}
+        def f(x):
+            counts["read"] += 1
+            for n in range(x):
+                if n not in cache:
+                    cache[n] = n
+            return cache[0], held
+        """,
+        """
         import functools
         class Tables:
             @functools.cached_property

@@ -1,0 +1,150 @@
+"""Config objects of modules have in workers what the script has set, or an error says so."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests.cases import scripts
+
+MODES = ["fork_imported", "fork_first", "fresh"]
+
+CONFIGS = """
+    import dataclasses, types
+
+    class Items:                                   # of one dict, as many config classes have it
+        def __init__(self, **given):
+            self.__dict__["_fields"] = dict(given)
+        def __getitem__(self, key):
+            return self._fields[key]
+        def __setitem__(self, key, value):
+            self._fields[key] = value
+        def __delitem__(self, key):
+            del self._fields[key]
+        def __getattr__(self, key):
+            try:
+                return self.__dict__["_fields"][key]
+            except KeyError:
+                raise AttributeError(key) from None
+        def __setattr__(self, key, value):
+            self[key] = value
+        def update(self, given):
+            self._fields.update(given)
+
+    class Names(dict):                             # of a dict, with its entries as attributes
+        __getattr__ = dict.__getitem__
+        def __setattr__(self, key, value):
+            self[key] = value
+
+    class Own:                                     # with the entries among its attributes
+        def __init__(self, **given):
+            self.__dict__.update(given)
+        def __getitem__(self, key):
+            return getattr(self, key)
+        def __setitem__(self, key, value):
+            setattr(self, key, value)
+
+    class Checked:                                 # with a check as it is set
+        def __init__(self, scale):
+            object.__setattr__(self, "_values", {"scale": scale})
+        def __setattr__(self, key, value):
+            if key not in self._values:
+                raise AttributeError(key)
+            self._values[key] = value
+        def __getattr__(self, key):
+            return self._values[key]
+
+    @dataclasses.dataclass
+    class Fields:
+        scale: int = 1
+
+    items, attributes, names, own = Items(scale=1), Items(scale=1), Names(scale=1), Own(scale=1)
+    inner = Items(model=Items(scale=1))
+    updated, checked, fields = Items(scale=1), Checked(1), Fields()
+    plain, listed = types.SimpleNamespace(scale=1), Items(all=[Names(scale=1)])
+
+    def by_items(x): return x * items["scale"]
+    def by_attributes(x): return x * attributes.scale
+    def by_names(x): return x * names.scale
+    def by_own(x): return x * own["scale"]
+    def by_inner(x): return x * inner.model.scale
+    def by_updated(x): return x * updated.scale
+    def by_checked(x): return x * checked.scale
+    def by_fields(x): return x * fields.scale
+    def by_plain(x): return x * plain.scale
+    def by_listed(x): return x * listed["all"][0].scale
+    def beside_records(x):                         # code that assigns to things of its own
+        record = {"x": x}
+        record["y"] = record["x"] * items["scale"]
+        record.update(z=0)
+        return record["y"]
+    """
+
+# Each function, with what the script does, and where the error says that 6 is here and 1 there.
+CHANGES = {
+    "by_items": ("configs.items['scale'] = 6", "configs.items._fields['scale']"),
+    "by_attributes": ("configs.attributes.scale = 6", "configs.attributes._fields['scale']"),
+    "by_names": ("configs.names.scale = 6", "configs.names['scale']"),
+    "by_own": ("configs.own['scale'] = 6", "configs.own.scale"),
+    "by_inner": (
+        "configs.inner.model.scale = 6",
+        "configs.inner._fields['model']._fields['scale']",
+    ),
+    "by_updated": ("configs.updated.update({'scale': 6})", "configs.updated._fields['scale']"),
+    "by_checked": ("configs.checked.scale = 6", "configs.checked._values['scale']"),
+    "by_fields": ("configs.fields.scale = 6", "configs.fields.scale"),
+    "by_plain": ("configs.plain.scale = 6", "configs.plain.scale"),
+    "by_listed": (
+        "configs.listed['all'][0].scale = 6",
+        "configs.listed._fields['all'][0]['scale']",
+    ),
+    "beside_records": ("configs.items['scale'] = 6", "configs.items._fields['scale']"),
+}
+
+TRY = """
+    import grain_jax as grain
+
+    def tried(function, workers):
+        try:
+            options = grain.MultiprocessingOptions(num_workers=workers)
+            mapped = grain.MapDataset.range(1, 4).map(function)
+            return list(mapped.to_iter_dataset().mp_prefetch(options))
+        except grain.errors.DriftError as error:
+            return str(error).splitlines()[1].strip()
+    """
+
+
+def script(*parts: str) -> str:
+    return "\n".join(textwrap.dedent(part) for part in parts)
+
+
+def compared(folder: Path, changes: dict[str, tuple[str, str]], mode: str, **files: str) -> None:
+    """Runs functions of the first file: before the script changes anything, and after."""
+    for name, text in files.items():
+        (folder / f"{name}.py").write_text(textwrap.dedent(text))
+    (module, *_) = files
+    body = f"""
+    import {", ".join(files)}
+    for name, change in {[(name, change) for name, (change, _) in changes.items()]}:
+        function = getattr({module}, name)
+        print(name, tried(function, 0), tried(function, 2))
+        exec(change)
+        print(name, tried(function, 0), tried(function, 2))
+        if name == 'by_items':
+            exec(change.replace('6', '1'))
+    """
+    lines = scripts.output(folder, script(TRY, body), GRAIN_JAX_ENGINE_MODE=mode)
+    expected = []
+    for name, (_, where) in changes.items():
+        expected.append(f"{name} [1, 2, 3] [1, 2, 3]")
+        expected.append(f"{name} [6, 12, 18] {where} is 6 here, and 1 in a worker")
+    assert lines == expected
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_config_object_that_the_script_changes_is_an_error(
+    mode: str, tmp_path: Path, no_process_left: None
+) -> None:
+    compared(tmp_path, CHANGES, mode, configs=CONFIGS)
