@@ -6,8 +6,9 @@ On one machine, this starts four processes, kills nothing, and trains to the end
 
 Started again in the same folder it goes on after its last save, with `--processes 3` as well: the
 global batch is what counts, and each step has the records that it has for every other number. With
-a filter, `--without 8`, the shards of the first run stay: it goes on with 4, 2 or 1. On several
-hosts, start the same script on each, in a folder that all of them see:
+a filter, `--without 8`, the shards of the first run stay: it goes on with 4, 2 or 1, and with
+`--virtual-shards 8` with 8, too. On several hosts, start the same script on each, in a folder that
+all of them see:
 
     python examples/multihost.py FOLDER --processes 4 --coordinator HOST:PORT --process 0    (to 3)
 
@@ -89,6 +90,7 @@ def batches(options: argparse.Namespace, sharding: NamedSharding) -> Any:
         transformations=[Without(digit) for digit in options.without] + [ShiftByAPixel()],
         batch_size=rows,
         shard_options=shard,
+        virtual_shards=options.virtual_shards,
         worker_count=options.workers,
     )
     # The last global batch is short: padded on every process, also on one without any of it. With
@@ -225,6 +227,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--records", type=int, default=1500)
     parser.add_argument("--without", type=int, action="append", default=[], help="a digit to skip")
+    parser.add_argument("--virtual-shards", type=int, help="processes that there may ever be")
     parser.add_argument("--save-every", type=int, default=50)
     parser.add_argument("--workers", type=int, default=1, help="worker processes in each process")
     parser.add_argument("--pause", type=float, default=0, help="seconds between steps")

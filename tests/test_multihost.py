@@ -147,33 +147,34 @@ def test_case_8_a_run_on_4_then_2_then_3_then_1_process_is_the_run_on_one(tmp_pa
 
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("no_process_left")
-def test_with_a_filter_a_run_on_4_then_2_then_1_then_4_processes_is_the_run_on_4(
+def test_with_a_filter_a_run_on_4_then_8_then_2_then_1_process_is_the_run_on_one(
     tmp_path: Path,
 ) -> None:
+    """Of eight virtual shards. A run of one process has the steps that one of eight has."""
     whole, elastic = tmp_path / "whole", tmp_path / "elastic"
-    few = ["--without=8", "--without=3", "--workers=0"]
-    run_to_the_end(whole, 4, *few)
-    expected = records_by_step(lines(whole, 4))
+    few = ["--without=8", "--without=3", "--workers=0", "--virtual-shards=8"]
+    run_to_the_end(whole, 1, *few)
+    expected = records_by_step(lines(whole, 1))
     seen = [record for records in expected.values() for record, _ in records]
     kept = [i for i, label in enumerate(load_digits().target[:290]) if label not in (8, 3)]
     assert sorted(seen) == sorted(kept * 2)
 
     run_until_save(elastic, 4, 4, *few)
     saves = [last_save(elastic)]
-    run_until_preempted(elastic, 2, saves[0] + 2, *few)
+    run_until_save(elastic, 8, saves[0] + 4, *few)
     saves.append(last_save(elastic))
-    run_until_save(elastic, 1, saves[1] // 4 * 4 + 4, *few)
+    run_until_preempted(elastic, 2, saves[1] + 2, *few)
     saves.append(last_save(elastic))
-    with started(elastic, 3, *few) as processes:
+    with started(elastic, 3, *few[:-1]) as processes:
         for process in processes:
             _, errors = process.communicate(timeout=60)
             assert process.returncode != 0
-            assert "Restore it on 1, 2 or 4 shards" in errors
-    run_to_the_end(elastic, 4, *few)
+            assert "Restore it on 1, 2, 4 or 8 shards" in errors
+    run_to_the_end(elastic, 1, *few)
 
-    got = {count: records_by_step(lines(elastic, count)) for count in (4, 2, 1)}
-    assert (min(got[2]), min(got[1])) == (saves[0] + 1, saves[1] + 1)
-    assert {*got[4], *got[2], *got[1]} == {*expected}
+    got = {count: records_by_step(lines(elastic, count)) for count in (4, 8, 2, 1)}
+    assert [min(got[count]) for count in got] == [1, *(save + 1 for save in saves)]
+    assert set().union(*got.values()) == {*expected}
     for records in got.values():
         assert records == {step: expected[step] for step in records}
     with np.load(whole / "parameters.npz") as one, np.load(elastic / "parameters.npz") as other:

@@ -53,6 +53,7 @@ class Layout:
       joined: how many shards of the run that began the stream this one is made of.
       start: where the stream begins: above 0 for a later epoch.
       even: whether the shards of the loader leave out what does not divide evenly.
+      virtual: over how many shards the user deals the stream out; None leaves that to a state.
     """
 
     length: int | None
@@ -62,6 +63,7 @@ class Layout:
     joined: int = 1
     start: int = 0
     even: bool = False
+    virtual: int | None = None
 
     @property
     def shards(self) -> int:

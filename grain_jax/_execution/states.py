@@ -122,6 +122,12 @@ def decode(
         return layout, _elastic(state, layout, pipeline, strict)
     if state.get("joined") is not None:
         layout = dataclasses.replace(layout, joined=number(state, "joined", minimum=1))
+        if layout.virtual not in (None, layout.shards):
+            raise errors.StateError(
+                f"the stream was begun with {layout.shards} shards, each of which counts for "
+                f"itself, and this pipeline has virtual_shards={layout.virtual}. Write "
+                f"virtual_shards={layout.shards}, or leave it out."
+            )
     return layout, _exact(state, layout, pipeline, strict)
 
 

@@ -14,7 +14,7 @@ from grain_jax._datasets.plan import Plan, Segment
 from grain_jax._execution import workers
 from grain_jax._execution.layout import Layout
 from grain_jax._execution.serial import Own
-from grain_jax._product import sampling
+from grain_jax._product import sampling, virtual
 from grain_jax._product.loader_iterator import DataLoaderIterator, Description
 from grain_jax._values import closing, errors, forks, notices, options, sharding
 
@@ -36,6 +36,9 @@ class DataLoader(closing.Closing):
       worker_buffer_size: finished elements to keep ready per worker.
       shard_options: deals the sampler's order out over processes: shard s of S takes positions s,
         s + S, …. None leaves sharding to the sampler.
+      virtual_shards: V shards that each count for themselves, a part of them in every process: a
+        stream behind a filter or a flat-map, begun on any number of processes that divides V, goes
+        on with any other such number. None means one in each process of the run that begins.
       read_options: how records are read; None decides by what the first reads cost.
       enable_profiling: accepted for compatibility.
       lanes: L interleaved streams, each batched on its own, fix the order as L workers of Grain do;
@@ -74,6 +77,7 @@ class DataLoader(closing.Closing):
         worker_count: int | None = 0,
         worker_buffer_size: int = 1,
         shard_options: sharding.ShardOptions | None = None,
+        virtual_shards: int | None = None,
         read_options: options.ReadOptions | None = None,
         enable_profiling: bool = False,
         lanes: int | None = None,
@@ -108,12 +112,14 @@ class DataLoader(closing.Closing):
             self._source = source = sources.adapt(data_source)
             sources.check_not_empty(source)
             sampling.check_sampler(sampler, source)
-            self._layout = sampling.layout_of(sampler, shard_options, lanes or 1)
+            layout = sampling.layout_of(sampler, shard_options, lanes or 1)
             todo, stages = _steps(operations, sampler)
             root = _root(source, sampler, read_options)
             self._plan = Plan(
                 root, todo, seed=sampling.seed_of(sampler) or 0, skips=self._options.skips
             )
+            segments = [] if stages else self._plan.segments()
+            self._layout = virtual.dealt(layout, virtual_shards, segments)
         self._stages = stages
         self._iterators: weakref.WeakSet[DataLoaderIterator] = weakref.WeakSet()
         self._renew()
@@ -240,6 +246,7 @@ def load(
     shuffle: bool = False,
     seed: int | None = None,
     shard_options: sharding.ShardOptions = sharding.NoSharding(),  # noqa: B008 - frozen
+    virtual_shards: int | None = None,
     transformations: transforms.Transformations = (),
     batch_size: int | None = None,
     drop_remainder: bool = False,
@@ -262,6 +269,7 @@ def load(
       shuffle: whether each epoch has a random order of its own; needs `seed`.
       seed: for order and random transformations, 0 to 2**32 - 1.
       shard_options: which part of the order this process takes.
+      virtual_shards: shards that count for themselves; see `DataLoader`.
       transformations: what is done with every record, in order.
       batch_size: elements per batch, after the transformations; None leaves single elements.
       drop_remainder: whether an incomplete last batch is dropped.
@@ -291,6 +299,7 @@ def load(
         operations=todo,
         worker_count=worker_count,
         shard_options=shard_options,
+        virtual_shards=virtual_shards,
         read_options=read_options,
         worker_buffer_size=worker_buffer_size,
         lanes=lanes,
