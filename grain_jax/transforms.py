@@ -2,6 +2,7 @@
 
 from grain_jax._algebra.transforms import (
     Batch,
+    DatasetSelectionMap,
     Filter,
     FlatMap,
     Map,
@@ -14,6 +15,7 @@ from grain_jax._algebra.transforms import (
 
 __all__ = [
     "Batch",
+    "DatasetSelectionMap",
     "Filter",
     "FlatMap",
     "Map",

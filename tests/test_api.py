@@ -25,7 +25,8 @@ PUBLIC = {
     "grain_jax.experimental": "ElasticIterator FlatMapTransform MapWithIndexTransform device_put",
     "grain_jax.multiprocessing": "MultiprocessingOptions",
     "grain_jax.python": """
-        ArrayRecordDataSource Batch BatchOperation DATASET_INDEX DataLoader DatasetIterator EPOCH
+        ArrayRecordDataSource Batch BatchOperation DATASET_INDEX DataLoader DatasetIterator
+        DatasetSelectionMap EPOCH
         FilterOperation FilterTransform FlatMapTransform INDEX InMemoryDataSource IndexSampler
         IterDataset META_FEATURES MapDataset MapOperation MapTransform MapWithIndexTransform
         MultiprocessingOptions NoSharding Operation PyGrainCheckpointHandler
@@ -38,8 +39,8 @@ PUBLIC = {
     "grain_jax.sources": """
         ArrayRecordDataSource RandomAccessDataSource RangeDataSource SharedMemoryDataSource""",
     "grain_jax.transforms": """
-        Batch Filter FlatMap Map MapWithIndex RandomMap TfRandomMap Transformation
-        Transformations""",
+        Batch DatasetSelectionMap Filter FlatMap Map MapWithIndex RandomMap TfRandomMap
+        Transformation Transformations""",
 }
 
 # Ours alone at this path; every other name is where Grain has it.

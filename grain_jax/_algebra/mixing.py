@@ -7,6 +7,7 @@ durations; here the first become the integers that hold all values, and the othe
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -19,6 +20,9 @@ Array = np.ndarray[Any, Any]
 Dtype = np.dtype[Any]
 
 _INT64 = np.iinfo(np.int64)
+
+_EXTENSION = 2
+"""What `isbuiltin` says of the dtypes of other packages, such as ml_dtypes."""
 
 _FAMILIES = dict.fromkeys("biufc", "numbers") | {
     "U": "text",
@@ -104,8 +108,12 @@ def _check_families(rows: dict[Dtype, int]) -> None:
 
 
 def _numpys(rows: dict[Dtype, int] | list[Dtype]) -> Dtype:
-    # np.result_type takes 64 types at most, and with extension types their order and number count.
-    return np.concatenate([np.empty(0, dtype) for dtype in rows]).dtype
+    # np.result_type takes 64 types at most. With extension types among others its answer depends on
+    # their order and number, so that each of them is added to the common one of the others.
+    own = [np.empty(0, dtype) for dtype in rows if dtype.isbuiltin != _EXTENSION]
+    types = [np.concatenate(own).dtype] if own else []
+    types += [dtype for dtype in rows if dtype.isbuiltin == _EXTENSION]
+    return functools.reduce(np.promote_types, types)
 
 
 def _none(error: TypeError) -> str:
@@ -175,11 +183,13 @@ def _inexact(array: Array, result: Dtype) -> int | None:
 
 
 def _real(result: Dtype) -> Dtype:
-    return np.dtype(np.longdouble if result.char in "gG" and result.isbuiltin != 2 else np.float64)
+    return np.dtype(
+        np.longdouble if result.char in "gG" and result.isbuiltin != _EXTENSION else np.float64
+    )
 
 
 def _mantissa(result: Dtype) -> int:
-    if result.isbuiltin != 2:
+    if result.isbuiltin != _EXTENSION:
         return int(np.finfo(result).nmant)
     # Who has an array of such a dtype has imported it.
     return int(sys.modules["ml_dtypes"].finfo(result).nmant)

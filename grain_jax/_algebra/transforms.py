@@ -17,6 +17,7 @@ from grain_jax._values import errors, options
 
 __all__ = [
     "Batch",
+    "DatasetSelectionMap",
     "Filter",
     "FlatMap",
     "Map",
@@ -26,6 +27,29 @@ __all__ = [
     "Transformation",
     "Transformations",
 ]
+
+
+class DatasetSelectionMap(abc.ABC):
+    """Says which of several datasets has the element at an index, and at which index of its own.
+
+    It has to answer alike whenever it is asked, in workers, too. An index beyond its length stands
+    in a later epoch.
+
+    Example:
+      >>> class Twice(DatasetSelectionMap):
+      ...     def __len__(self):
+      ...         return 6
+      ...     def __getitem__(self, index):
+      ...         return index % 2, index // 2
+    """
+
+    @abc.abstractmethod
+    def __len__(self) -> int:
+        """Returns how many elements there are."""
+
+    @abc.abstractmethod
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        """Returns the number of the dataset, and the index in it."""
 
 
 class Map(abc.ABC):

@@ -12,8 +12,15 @@ from typing import Any, Generic, TypeVar, overload
 
 import numpy as np
 
-from grain_jax._algebra import global_random, index_maps, sources, steps, transforms
-from grain_jax._datasets import fluent, iter_dataset, nodes, roots, subsets
+from grain_jax._algebra import (
+    global_random,
+    index_maps,
+    selections,
+    sources,
+    steps,
+    transforms,
+)
+from grain_jax._datasets import fluent, iter_dataset, merges, nodes, roots, subsets
 from grain_jax._values import errors, options, seeds
 
 __all__ = ["MapDataset"]
@@ -132,6 +139,78 @@ class MapDataset(fluent.Fluent, Generic[T]):
         """Returns the dataset of whole numbers that `range` with the same arguments gives."""
         numbers = builtins.range(start) if stop is None else builtins.range(start, stop, step)
         return MapDataset.source(numbers)
+
+    @staticmethod
+    def mix(
+        datasets: Sequence[MapDataset[T]], weights: Sequence[float] | None = None
+    ) -> MapDataset[T]:
+        """Returns the mixture of datasets in proportion to weights, spread evenly.
+
+        It ends where the first dataset does that has no more elements for its share; repeat the
+        parts for a longer one. A state is one number, and restores on any number of processes.
+
+        Args:
+          datasets: the parts.
+          weights: one number above 0 for each, of any scale; None mixes equal shares.
+
+        Raises:
+          InvalidValueError: for weights that are not as many as datasets, or not above 0.
+
+        Example:
+          >>> even, odd = MapDataset.range(0, 10, 2), MapDataset.range(1, 100, 2)
+          >>> list(MapDataset.mix([even, odd], weights=[2, 1]))
+          [0, 2, 1, 4, 6, 3, 8]
+        """
+        parts = merges.checked(MapDataset, "mix", datasets)
+        selection = selections.mixture(weights, [len(part) for part in parts])
+        text = f"mix(weights={list(weights)})" if weights is not None else "mix"
+        return _merged(parts, selection, text)
+
+    @staticmethod
+    def concatenate(datasets: Sequence[MapDataset[T]]) -> MapDataset[T]:
+        """Returns all elements of one dataset after the other.
+
+        Raises:
+          InvalidValueError: if a dataset without an end comes before another one.
+
+        Example:
+          >>> list(MapDataset.concatenate([MapDataset.range(3), MapDataset.range(10, 12)]))
+          [0, 1, 2, 10, 11]
+        """
+        parts = merges.checked(MapDataset, "concatenate", datasets)
+        lengths = tuple(len(part) for part in parts)
+        return _merged(parts, selections.Concatenation(lengths), "concatenate")
+
+    @staticmethod
+    def select_from_datasets(
+        datasets: Sequence[MapDataset[T]], selection_map: transforms.DatasetSelectionMap
+    ) -> MapDataset[T]:
+        """Returns the elements that a map of indices chooses from datasets, one by one.
+
+        Args:
+          datasets: the parts.
+          selection_map: says for each index which dataset, and the index in it.
+        """
+        parts = merges.checked(MapDataset, "select_from_datasets", datasets)
+        selection = selections.Given(selection_map, len(parts))
+        return _merged(parts, selection, f"select_from_datasets({type(selection_map).__name__})")
+
+    @staticmethod
+    def zip(datasets: Sequence[MapDataset[Any]]) -> MapDataset[Any]:
+        """Returns tuples of the elements that datasets of equal length have at the same index.
+
+        An element that one of them lacks is absent.
+
+        Raises:
+          InvalidValueError: if their lengths differ.
+
+        Example:
+          >>> list(MapDataset.zip([MapDataset.range(3), MapDataset.range(10, 13)]))
+          [(0, 10), (1, 11), (2, 12)]
+        """
+        parts = merges.checked(MapDataset, "zip", datasets)
+        node = merges.ZippedNode(tuple(part._node for part in parts))
+        return _over(parts, node, f"zip({len(parts)} datasets)")
 
     def map(self, transform: transforms.Map | Callable[[T], Any]) -> MapDataset[Any]:
         """Returns the dataset with `transform` applied to every element."""
@@ -300,3 +379,22 @@ class MapDataset(fluent.Fluent, Generic[T]):
                 f"{what} needs a seed. Write `ds.seed(...)` before it, or pass seed=...."
             )
         return self._seed
+
+
+def _merged(
+    parts: Sequence[MapDataset[Any]], selection: selections.Selection, text: str
+) -> MapDataset[Any]:
+    title = text.partition("(")[0]
+    node = merges.SelectedNode(tuple(part._node for part in parts), selection, title)
+    return _over(parts, node, f"{text} of {len(parts)} datasets")
+
+
+def _over(parts: Sequence[MapDataset[Any]], node: nodes.Node, text: str) -> MapDataset[Any]:
+    result: MapDataset[Any] = MapDataset(parts)
+    result._node, result._text = node, f"MapDataset.{text}"
+    # Steps behind the merge have numbers that no step of any part has: they draw otherwise.
+    result._depth = 1 + max(part._depth for part in parts)
+    result._steps = max(part._steps for part in parts)
+    result._randoms = max(part._randoms for part in parts)
+    result._seed = next((part._seed for part in parts if part._seed is not None), None)
+    return result

@@ -37,6 +37,7 @@ __all__ = [
     "Node",
     "SourceNode",
     "StepNode",
+    "check_not_empty",
     "element",
     "is_fresh",
     "is_plain",
@@ -45,6 +46,7 @@ __all__ = [
     "source_of",
     "stacks",
     "stacks_by_user",
+    "whence",
 ]
 
 Indices = np.ndarray[Any, np.dtype[np.int64]]
@@ -108,11 +110,11 @@ def read_batch(
     Only where nothing but index maps stands between, and the source can.
     """
     while isinstance(node, IndexNode):
-        _check_not_empty(node.length, indices)
+        check_not_empty(node.length, indices)
         indices, node = node.index_map(indices), node.parent
     if not isinstance(node, SourceNode) or not node.source.has_batches:
         return None
-    _check_not_empty(node.length, indices)
+    check_not_empty(node.length, indices)
     return seeded.read_batch(node.source, indices % node.length, seed, allocate)
 
 
@@ -174,13 +176,27 @@ def _describe(node: Node) -> Callable[[int], str]:
     """Returns what says in words which record stands at an index."""
 
     def describe(index: int) -> str:
-        key = node.key(index)
-        return f"index {index}" + ("" if key is None else f" (record key {key})")
+        record = whence(node, index)
+        return f"index {index}" + ("" if record is None else f" ({record})")
 
     return describe
 
 
-def _check_not_empty(length: int, indices: Indices) -> None:
+def whence(node: Node, index: int) -> str | None:
+    """Says in words which record an index ends at; None where there is no single one."""
+    while isinstance(node, (IndexNode, StepNode)):
+        if isinstance(node, IndexNode):
+            index = int(node.index_map(np.array([index], np.int64))[0])
+        node = node.parent
+    if hasattr(node, "whence"):
+        found: str | None = node.whence(index)
+        return found
+    key = node.key(index)
+    return None if key is None else f"record key {key}"
+
+
+def check_not_empty(length: int, indices: Indices) -> None:
+    """Refuses to read what has no elements at all."""
     if not length and len(indices):
         raise errors.OutOfRangeError(f"index {int(indices[0])} of an empty dataset")
 
@@ -207,7 +223,7 @@ class SourceNode:
 
     def read(self, indices: Indices, read: seeded.Read) -> Block:
         """Reads from the source; None is absent."""
-        _check_not_empty(self.length, indices)
+        check_not_empty(self.length, indices)
         keys = indices
         if len(indices) and (indices.min() < 0 or indices.max() >= self.length):
             keys = indices % self.length
@@ -300,7 +316,7 @@ class IndexNode:
 
     def read(self, indices: Indices, read: seeded.Read) -> Block:
         """Reads the parent at other indices."""
-        _check_not_empty(self.length, indices)
+        check_not_empty(self.length, indices)
         block = self.parent.read(self.index_map(indices), read)
         block.positions = (indices if block.rows is None else indices[block.rows]).tolist()
         return block
@@ -358,7 +374,7 @@ class BatchNode:
 
     def read(self, indices: Indices, read: seeded.Read) -> Block:
         """Reads all elements of all batches at once, then stacks."""
-        _check_not_empty(self.length, indices)
+        check_not_empty(self.length, indices)
         size, below = self.step.size, self.parent.length
         epochs, within = np.divmod(indices, max(1, self.length))
         counts = np.minimum(size, below - within * size)

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from grain_jax._algebra import access, index_maps, reading, seeded, stacking
 from grain_jax._algebra.blocks import Block
-from grain_jax._datasets import chain, nodes
+from grain_jax._datasets import lineage, nodes
 from grain_jax._datasets.schedule import Span
 from grain_jax._values import faults, options
 
@@ -54,17 +54,17 @@ class NodeRoot:
     @property
     def epoch(self) -> int:
         """After how many positions the records come again."""
-        return chain.epoch(self._node)
+        return lineage.epoch(self._node)
 
     @property
     def batched(self) -> bool:
         """Whether an element is made of several records."""
-        return chain.batched(self._node)
+        return lineage.batched(self._node)
 
     @property
     def drops(self) -> list[str]:
         """What may leave positions without an element, but for records that are None."""
-        return chain.dropping(self._node)
+        return lineage.dropping(self._node)
 
     @property
     def sparse(self) -> bool:
@@ -101,11 +101,11 @@ class NodeRoot:
     @property
     def draws(self) -> str:
         """What may draw from the process-wide generators as elements are read; empty if nothing."""
-        return chain.drawing(self._node)
+        return lineage.drawing(self._node)
 
     def functions(self) -> list[Callable[..., Any]]:
         """Returns the functions of the user's that read."""
-        return list(chain.functions(self._node))
+        return list(lineage.functions(self._node))
 
     @property
     def asks(self) -> str:
@@ -150,13 +150,11 @@ class NodeRoot:
     @property
     def closes(self) -> bool:
         """Whether the source says how it is closed."""
-        source = nodes.source_of(self._node)
-        return source is not None and source.closes
+        return any(source.closes for source in lineage.sources(self._node))
 
     def close_source(self) -> None:
         """Closes the source, which in a worker is a copy of the user's."""
-        source = nodes.source_of(self._node)
-        if source is not None:
+        for source in lineage.sources(self._node):
             source.close()
 
     def close(self) -> None:
@@ -181,8 +179,8 @@ class NodeRoot:
 
     def describe(self, position: int) -> str:
         """Says in words which record stands at a position."""
-        key = self._node.key(position)
-        return f"position {position}" + ("" if key is None else f" (record key {key})")
+        record = nodes.whence(self._node, position)
+        return f"position {position}" + ("" if record is None else f" ({record})")
 
     def _reraise(
         self, error: BaseException, positions: nodes.Indices, describe: Callable[[int], str]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 
 from grain_jax._algebra import index_maps
-from grain_jax._datasets import nodes
+from grain_jax._datasets import merges, nodes
 
 __all__ = ["closed", "times_sliced"]
 
@@ -23,6 +23,10 @@ def closed(node: nodes.Node, epochs: int = 1) -> nodes.Node:
         return node
     if isinstance(node, nodes.CustomNode):
         return dataclasses.replace(node, closed=epochs)
+    if isinstance(node, merges.SelectedNode) and _fits(epochs, node.length):
+        return dataclasses.replace(node, closed=epochs)
+    if isinstance(node, merges.ZippedNode):
+        return merges.ZippedNode(tuple(closed(parent, epochs) for parent in node.parents))
     if isinstance(node, nodes.IndexNode):
         index_map = node.index_map
         if isinstance(index_map, index_maps.Slice):

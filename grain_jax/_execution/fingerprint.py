@@ -7,8 +7,8 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from grain_jax._algebra import index_maps, samplers, steps
-from grain_jax._datasets import nodes, roots, sampled, subsets
+from grain_jax._algebra import index_maps, samplers, selections, steps
+from grain_jax._datasets import lineage, merges, nodes, roots, sampled, subsets
 from grain_jax._datasets.plan import Plan
 from grain_jax._execution.layout import Layout
 from grain_jax._values import errors
@@ -82,40 +82,76 @@ def fingerprint(
       sampler: the type of a loader's sampler.
       stages: operations of the user's own behind the plan, and the steps after them.
     """
-    order: list[str] = []
-    done: list[Any] = []
-    records: int | None = None
-    kind = type(plan.root).__name__
-    node = root_node = plan.root.node if isinstance(plan.root, roots.NodeRoot) else None
+    node = plan.root.node if isinstance(plan.root, roots.NodeRoot) else None
+    known = _Known(type(plan.root).__name__) if node is None else _known(node)
     if isinstance(plan.root, sampled.SampledRoot):
-        order.append("a sampler of one's own")
-    while node is not None:
-        if isinstance(node, nodes.IndexNode):
-            order.append(_order(node.index_map))
-        elif isinstance(node, nodes.SourceNode):
-            records, kind = node.source.length, type(node.source.given).__name__
-        elif isinstance(node, nodes.CustomNode):
-            records, kind = node.length, type(node.dataset).__name__
-        else:
-            done.insert(0, node.step)  # type: ignore[attr-defined]
-            if isinstance(node, nodes.BatchNode):
-                order.append(f"batch({node.step.size})")
-            elif isinstance(node, nodes.FlatMapNode):
-                order.append(f"flat_map({node.fan_out})")
-        node = getattr(node, "parent", None)
-    done += [*plan.steps, *stages]
-    times = None if root_node is None else subsets.times_sliced(root_node)
+        known.order.append("a sampler of one's own")
+    done = [*known.steps, *plan.steps, *stages]
+    times = None if node is None else subsets.times_sliced(node)
     sharding = "sampler" if layout.sampler_shard[1] > 1 else "loader" if layout.shard[1] > 1 else ""
     return {
-        "source": kind,
+        "source": known.source,
         "sampler": sampler,
-        "records": records,
-        "order": order[::-1],
+        "records": known.records,
+        "order": known.order,
         "sharding": sharding or "none",
         "counting": [_kind(step) for step in done if _counts(step)],
         "maps": [_short(step) for step in done if _kind(step) != "batch"],
         **({} if times is None else {"sliced": times}),
     }
+
+
+@dataclasses.dataclass
+class _Known:
+    """What a node is made of, from its source on.
+
+    Attributes:
+      source: type of the source; of several parts those of all.
+      records: its length; of several parts a list.
+      order: what reorders; of several parts, what merges them and the lists of all.
+      steps: on elements, and on batches of them.
+    """
+
+    source: Any
+    records: Any = None
+    order: list[Any] = dataclasses.field(default_factory=list)
+    steps: list[steps.Step] = dataclasses.field(default_factory=list)
+
+
+def _known(node: nodes.Node) -> _Known:
+    if isinstance(node, nodes.SourceNode):
+        return _Known(type(node.source.given).__name__, node.source.length)
+    if isinstance(node, nodes.CustomNode):
+        return _Known(type(node.dataset).__name__, node.length)
+    parts = [_known(parent) for parent in lineage.parents(node)]
+    if isinstance(node, (merges.SelectedNode, merges.ZippedNode)):
+        what = _selection(node.selection) if isinstance(node, merges.SelectedNode) else "zip"
+        return _Known(
+            [part.source for part in parts],
+            [part.records for part in parts],
+            [[what, *(part.order for part in parts)]],
+            [step for part in parts for step in part.steps],
+        )
+    (known,) = parts
+    if isinstance(node, nodes.IndexNode):
+        known.order.append(_order(node.index_map))
+        return known
+    assert isinstance(node, (nodes.StepNode, nodes.BatchNode, nodes.FlatMapNode))
+    known.steps.append(node.step)
+    if isinstance(node, nodes.BatchNode):
+        known.order.append(f"batch({node.step.size})")
+    elif isinstance(node, nodes.FlatMapNode):
+        known.order.append(f"flat_map({node.fan_out})")
+    return known
+
+
+def _selection(selection: selections.Selection) -> str:
+    """Says which part is chosen; lengths of parts are said elsewhere."""
+    if isinstance(selection, selections.Mixture):
+        return f"mix(weights={list(selection.weights)})"
+    if isinstance(selection, selections.Given):
+        return f"select({type(selection.chooser).__name__})"
+    return "concatenate"
 
 
 def _order(index_map: index_maps.IndexMap) -> str:

@@ -16,7 +16,12 @@ from grain_jax._algebra.operations import (
 from grain_jax._algebra.samplers import IndexSampler, Sampler, SequentialSampler
 from grain_jax._algebra.shared_memory import SharedMemoryDataSource as InMemoryDataSource
 from grain_jax._algebra.sources import RandomAccessDataSource, RangeDataSource
-from grain_jax._algebra.transforms import Batch, Transformation, Transformations
+from grain_jax._algebra.transforms import (
+    Batch,
+    DatasetSelectionMap,
+    Transformation,
+    Transformations,
+)
 from grain_jax._algebra.transforms import Filter as FilterTransform
 from grain_jax._algebra.transforms import FlatMap as FlatMapTransform
 from grain_jax._algebra.transforms import Map as MapTransform
@@ -77,6 +82,7 @@ __all__ = [
     "BatchOperation",
     "DataLoader",
     "DatasetIterator",
+    "DatasetSelectionMap",
     "FilterOperation",
     "FilterTransform",
     "FlatMapTransform",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import ml_dtypes
@@ -153,3 +154,10 @@ def test_the_error_carries_both_rows() -> None:
     with pytest.raises(UnlikeError) as caught:
         common_dtype([np.zeros(1), np.zeros(1), np.zeros(1, "M8[s]")])
     assert (caught.value.first, caught.value.second) == (0, 2)
+
+
+def test_bfloat16_among_others_in_any_order() -> None:
+    """NumPy finds a common type in a few of these orders only."""
+    kinds = [np.dtype(np.float64), np.dtype(ml_dtypes.bfloat16), np.dtype(np.int64), np.dtype(bool)]
+    for order in itertools.permutations(kinds):
+        assert common_dtype([np.ones((), dtype) for dtype in order]) == np.float64

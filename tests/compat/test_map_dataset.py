@@ -233,3 +233,33 @@ def test_random_steps_repeat_as_grains_do(reference_grain: ModuleType) -> None:
         assert list(ds.repeat(2)) == once
         same = list(ds.repeat(2, reseed_each_epoch=False))
         assert same == once[:4] * 2
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=4),
+    data=st.data(),
+    shuffled=st.booleans(),
+)
+def test_merges_equal_grains(
+    reference_grain: ModuleType, lengths: list[int], data: st.DataObject, shuffled: bool
+) -> None:
+    weight = st.sampled_from([1, 2, 3, 0.5, 0.3, 7])
+    weights = data.draw(st.none() | st.lists(weight, min_size=len(lengths), max_size=len(lengths)))
+
+    def merged(library: ModuleType) -> list[Any]:
+        parts = [library.MapDataset.range(100 * i, 100 * i + n) for i, n in enumerate(lengths)]
+        if shuffled:
+            parts = [part.shuffle(seed=i) for i, part in enumerate(parts)]
+        return [
+            library.MapDataset.mix(parts, weights),
+            library.MapDataset.concatenate(parts),
+            library.MapDataset.mix(parts, weights).batch(2),
+            library.MapDataset.mix([library.MapDataset.concatenate(parts), parts[0]]),
+        ]
+
+    for ours, theirs in zip(merged(grain_jax), merged(reference_grain), strict=True):
+        assert len(ours) == len(theirs)
+        count = 3 * len(ours)
+        assert [plain(ours[i]) for i in range(count)] == [plain(theirs[i]) for i in range(count)]
+        assert plain_list(ours.to_iter_dataset()) == plain_list(theirs.to_iter_dataset())

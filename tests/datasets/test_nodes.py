@@ -10,7 +10,7 @@ import pytest
 
 from grain_jax import errors, transforms
 from grain_jax._algebra import index_maps, seeded, sources, steps
-from grain_jax._datasets import chain, nodes
+from grain_jax._datasets import lineage, nodes
 from grain_jax._values import faults
 
 
@@ -153,10 +153,10 @@ def test_nodes_know_whether_reading_them_may_draw() -> None:
     below = source(1, 2)
     step = steps.step_for("map", lambda x: random.random(), number=1)
     drawing = nodes.StepNode(below, step, nodes.Draws(0, 1))
-    assert chain.drawing(drawing) == "step 1: map(<lambda>)"
+    assert lineage.drawing(drawing) == "step 1: map(<lambda>)"
     above = nodes.IndexNode(drawing, index_maps.Shuffle(2, 1))
-    assert chain.drawing(above) == "step 1: map(<lambda>)"
-    assert chain.drawing(nodes.StepNode(below, step)) == ""
+    assert lineage.drawing(above) == "step 1: map(<lambda>)"
+    assert lineage.drawing(nodes.StepNode(below, step)) == ""
 
 
 def test_rows_with_draws() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from grain_jax._algebra import index_maps, samplers, sources, steps, transforms
 from grain_jax._algebra.running import Skip
-from grain_jax._datasets import chain, nodes
+from grain_jax._datasets import lineage, nodes
 from grain_jax._datasets.program import Outcome
 from grain_jax._datasets.schedule import Span
 from grain_jax._execution import leaves, silence
@@ -99,25 +99,27 @@ def test_epochs_of_nodes() -> None:
         return nodes.IndexNode(node, index_map)
 
     endless = over(keep, index_maps.Repeat(12, None, True))
-    assert chain.epoch(source) == chain.epoch(keep) == chain.epoch(endless) == 12
-    assert chain.dropping(endless) == ["step 1: filter(bool)"]
+    assert lineage.epoch(source) == lineage.epoch(keep) == lineage.epoch(endless) == 12
+    assert lineage.dropping(endless) == ["step 1: filter(bool)"]
     part = index_maps.Slice(range(0, 12, 3), 12)
-    assert chain.epoch(over(over(keep, part), index_maps.Repeat(4, 7, True))) == 4
+    assert lineage.epoch(over(over(keep, part), index_maps.Repeat(4, 7, True))) == 4
     several = over(source, index_maps.Repeat(12, 3, True))
-    assert chain.epoch(several) == 12
-    assert chain.epoch(over(several, index_maps.Shuffle(36, 0))) == 36
-    assert chain.epoch(over(endless, index_maps.Slice(range(5, 1000, 2), index_maps.ENDLESS))) == 12
+    assert lineage.epoch(several) == 12
+    assert lineage.epoch(over(several, index_maps.Shuffle(36, 0))) == 36
+    assert (
+        lineage.epoch(over(endless, index_maps.Slice(range(5, 1000, 2), index_maps.ENDLESS))) == 12
+    )
     batch = steps.step_for("batch", transforms.Batch(5), number=1)
     assert isinstance(batch, steps.BatchStep)
     batches = nodes.BatchNode(endless, batch)
-    assert chain.epoch(batches) == 3
-    assert chain.batched(batches)
-    assert not chain.batched(endless)
+    assert lineage.epoch(batches) == 3
+    assert lineage.batched(batches)
+    assert not lineage.batched(endless)
     split = steps.step_for("flat_map", list, number=1)
     assert isinstance(split, steps.FlatMapStep)
-    assert chain.epoch(nodes.FlatMapNode(source, split, 4)) == 48
+    assert lineage.epoch(nodes.FlatMapNode(source, split, 4)) == 48
     shard = sharding.ShardOptions(1, 3)
     sampler = samplers.IndexSampler(12, shard, shuffle=True, seed=0)
-    assert chain.epoch(over(source, index_maps.Sample(sampler))) == 4
+    assert lineage.epoch(over(source, index_maps.Sample(sampler))) == 4
     once = samplers.SequentialSampler(9)
-    assert chain.epoch(over(source, index_maps.Sample(once))) == 9
+    assert lineage.epoch(over(source, index_maps.Sample(once))) == 9

@@ -1,14 +1,14 @@
-"""What is known of a chain of nodes, from one node down to its source."""
+"""Lineage: what is known of a node and all that it is made of, down to its sources."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from grain_jax._algebra import access, index_maps
 from grain_jax._datasets import nodes
 
-__all__ = ["batched", "drawing", "dropping", "epoch", "functions"]
+__all__ = ["batched", "drawing", "dropping", "epoch", "functions", "parents", "sources"]
 
 _STEPPED = (nodes.StepNode, nodes.BatchNode, nodes.FlatMapNode)
 
@@ -56,10 +56,10 @@ def batched(node: nodes.Node) -> bool:
 
 def epoch(node: nodes.Node) -> int:
     """Returns after how many elements all records have had their turn, so that they come again."""
-    parent = getattr(node, "parent", None)
-    if parent is None:
+    below = parents(node)
+    if len(below) != 1:
         return node.length
-    size = epoch(parent)
+    size = epoch(below[0])
     if isinstance(node, nodes.BatchNode):
         size = -(-size // node.step.size)
     elif isinstance(node, nodes.FlatMapNode):
@@ -73,8 +73,19 @@ def epoch(node: nodes.Node) -> int:
     return min(size, node.length)
 
 
+def parents(node: nodes.Node) -> Sequence[nodes.Node]:
+    """Returns the nodes that one is made of; none where it begins."""
+    one = getattr(node, "parent", None)
+    several: Sequence[nodes.Node] = getattr(node, "parents", ()) if one is None else (one,)
+    return several
+
+
+def sources(node: nodes.Node) -> list[access.Source]:
+    """Returns the sources that a node reads."""
+    return [below.source for below in _down(node) if isinstance(below, nodes.SourceNode)]
+
+
 def _down(node: nodes.Node) -> Iterator[nodes.Node]:
-    below: nodes.Node | None = node
-    while below is not None:
-        yield below
-        below = getattr(below, "parent", None)
+    yield node
+    for below in parents(node):
+        yield from _down(below)
