@@ -8,7 +8,20 @@ from typing import Any
 from grain_jax._algebra import access, index_maps
 from grain_jax._datasets import nodes
 
-__all__ = ["batched", "drawing", "dropping", "epoch", "functions", "parents", "sources"]
+__all__ = [
+    "batched",
+    "drawing",
+    "dropping",
+    "epoch",
+    "functions",
+    "is_fresh",
+    "is_plain",
+    "parents",
+    "reads_at_once",
+    "sources",
+    "stacks",
+    "stacks_by_user",
+]
 
 _STEPPED = (nodes.StepNode, nodes.BatchNode, nodes.FlatMapNode)
 
@@ -71,6 +84,39 @@ def epoch(node: nodes.Node) -> int:
             # It may mix several epochs of what is below.
             size = node.length
     return min(size, node.length)
+
+
+def is_plain(node: nodes.Node) -> bool:
+    """Whether each element is made of the one record that its key says."""
+    while isinstance(node, (nodes.IndexNode, nodes.StepNode)):
+        node = node.parent
+    return isinstance(node, nodes.SourceNode)
+
+
+def stacks(node: nodes.Node) -> bool:
+    """Whether only index maps stand before a source that stacks."""
+    while isinstance(node, nodes.IndexNode):
+        node = node.parent
+    return isinstance(node, nodes.SourceNode) and node.source.has_batches
+
+
+def stacks_by_user(node: nodes.Node) -> bool:
+    """Whether such a source stacks with code of the user's, which may keep what it returns."""
+    while isinstance(node, nodes.IndexNode):
+        node = node.parent
+    return isinstance(node, nodes.SourceNode) and type(node.source) is access.Source
+
+
+def is_fresh(node: nodes.Node) -> bool:
+    """Whether each element is a batch that the library has just stacked."""
+    while isinstance(node, nodes.IndexNode):
+        node = node.parent
+    return isinstance(node, nodes.BatchNode) and node.step.function is None
+
+
+def reads_at_once(node: nodes.Node) -> bool:
+    """Whether a source answers for many records in one call."""
+    return any(source.get_many is not None for source in sources(node))
 
 
 def parents(node: nodes.Node) -> Sequence[nodes.Node]:

@@ -39,13 +39,7 @@ __all__ = [
     "StepNode",
     "check_not_empty",
     "element",
-    "is_fresh",
-    "is_plain",
     "read_batch",
-    "reads_at_once",
-    "source_of",
-    "stacks",
-    "stacks_by_user",
     "whence",
 ]
 
@@ -59,47 +53,6 @@ def element(node: Node, index: int, seed: int = 0) -> Any:
     except BaseException as error:
         faults.reraise(error, access.READING, _describe(node)(index))
     return block.data[0] if block.data else None
-
-
-def is_plain(node: Node) -> bool:
-    """Whether each element is made of the one record that its key says."""
-    while isinstance(node, (IndexNode, StepNode)):
-        node = node.parent
-    return isinstance(node, SourceNode)
-
-
-def stacks(node: Node) -> bool:
-    """Whether only index maps stand before a source that stacks."""
-    while isinstance(node, IndexNode):
-        node = node.parent
-    return isinstance(node, SourceNode) and node.source.has_batches
-
-
-def stacks_by_user(node: Node) -> bool:
-    """Whether such a source stacks with code of the user's, which may keep what it returns."""
-    while isinstance(node, IndexNode):
-        node = node.parent
-    return isinstance(node, SourceNode) and type(node.source) is access.Source
-
-
-def is_fresh(node: Node) -> bool:
-    """Whether each element is a batch that the library has just stacked."""
-    while isinstance(node, IndexNode):
-        node = node.parent
-    return isinstance(node, BatchNode) and node.step.function is None
-
-
-def source_of(node: Node | None) -> access.Source | None:
-    """Returns the source at the end; None where a user's own dataset is there."""
-    while node is not None and not isinstance(node, SourceNode):
-        node = getattr(node, "parent", None)
-    return None if node is None else node.source
-
-
-def reads_at_once(node: Node | None) -> bool:
-    """Whether the source at the end answers for many records in one call."""
-    source = source_of(node)
-    return source is not None and source.get_many is not None
 
 
 def read_batch(

@@ -74,22 +74,22 @@ class NodeRoot:
     @property
     def stacks(self) -> bool:
         """Whether only index maps stand before a source that stacks."""
-        return nodes.stacks(self._node)
+        return lineage.stacks(self._node)
 
     @property
     def stacks_by_user(self) -> bool:
         """Whether it would be the user's code that stacks there."""
-        return nodes.stacks_by_user(self._node)
+        return lineage.stacks_by_user(self._node)
 
     @property
     def is_fresh(self) -> bool:
         """Whether each element is a batch that the library has just stacked."""
-        return nodes.is_fresh(self._node)
+        return lineage.is_fresh(self._node)
 
     @property
     def reads_at_once(self) -> bool:
         """Whether a source answers for many records in one call."""
-        return nodes.reads_at_once(self._node)
+        return lineage.reads_at_once(self._node)
 
     @property
     def read_options(self) -> options.ReadOptions:
@@ -186,7 +186,7 @@ class NodeRoot:
         self, error: BaseException, positions: nodes.Indices, describe: Callable[[int], str]
     ) -> NoReturn:
         """Raises what the source raised, with a note that says at which position, if known."""
-        row = access.failed_row(error) if nodes.is_plain(self._node) else None
+        row = access.failed_row(error) if lineage.is_plain(self._node) else None
         if len(positions) == 1:
             row = 0
         if row is None or row >= len(positions):

@@ -11,7 +11,8 @@ from grain_jax._algebra.groupings.turns import Turns
 from grain_jax._algebra.running import Skip
 from grain_jax._datasets.plan import Plan, Segment, Upstream
 from grain_jax._execution import inline, silence
-from grain_jax._execution.gathering import Each, Groups, Passed
+from grain_jax._execution.gathering import Passed
+from grain_jax._execution.grouped import Each, Groups
 from grain_jax._execution.layout import Layout
 from grain_jax._execution.leaves import Own, Records
 from grain_jax._execution.runs import Cursor, Feed, Stream

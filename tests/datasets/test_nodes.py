@@ -131,11 +131,11 @@ def test_batches_that_the_source_stacks() -> None:
     node = nodes.IndexNode(
         nodes.SourceNode(sources.adapt(array)), index_maps.Slice(range(5, -1, -1), 6)
     )
-    assert nodes.stacks(node)
+    assert lineage.stacks(node)
     found = nodes.read_batch(node, at(0, 1, 7), None, 0)
     assert found.tolist() == array[[5, 4, 4]].tolist()
     assert nodes.read_batch(stepped(node, "map", abs), at(0), None, 0) is None
-    assert not nodes.stacks(stepped(node, "map", abs))
+    assert not lineage.stacks(stepped(node, "map", abs))
 
 
 def test_draws_of_a_step_depend_on_the_element_alone() -> None:
@@ -193,10 +193,10 @@ def test_an_element_and_its_error() -> None:
 
 def test_plain_nodes_have_one_record_for_each_element() -> None:
     below = source(1, 2)
-    assert nodes.is_plain(stepped(below, "map", abs))
-    assert nodes.is_plain(nodes.IndexNode(below, index_maps.Shuffle(2, 1)))
-    assert not nodes.is_plain(stepped(nodes.BatchNode(below, batch_step(2)), "map", abs))
-    assert not nodes.is_plain(nodes.FlatMapNode(below, flat_step(), 2))
+    assert lineage.is_plain(stepped(below, "map", abs))
+    assert lineage.is_plain(nodes.IndexNode(below, index_maps.Shuffle(2, 1)))
+    assert not lineage.is_plain(stepped(nodes.BatchNode(below, batch_step(2)), "map", abs))
+    assert not lineage.is_plain(nodes.FlatMapNode(below, flat_step(), 2))
 
 
 def test_notes_are_made_once() -> None:

@@ -12,7 +12,8 @@ from grain_jax._algebra.groupings.base import Group, Restart
 from grain_jax._algebra.groupings.batch import Batch
 from grain_jax._algebra.groupings.turns import Turns
 from grain_jax._algebra.running import Skip
-from grain_jax._execution.gathering import Each, Groups, Passed
+from grain_jax._execution.gathering import Passed
+from grain_jax._execution.grouped import Each, Groups
 from grain_jax._execution.runs import END, PENDING, Cursor, Run
 
 

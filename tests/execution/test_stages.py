@@ -12,7 +12,7 @@ from grain_jax._algebra.groupings.batch import Batch
 from grain_jax._datasets import nodes, roots, schedule
 from grain_jax._datasets.plan import Plan, cut
 from grain_jax._datasets.program import Program
-from grain_jax._execution import gathering, inline
+from grain_jax._execution import grouped, inline
 from grain_jax._execution.leaves import Records
 from grain_jax._execution.runs import END, PENDING, Cursor, Run
 from grain_jax._execution.stages import Stage
@@ -87,7 +87,7 @@ def build(
         parent = stage(place - 1, cursor[0][0][0])
         grouping = Batch(tuple(segments[place].batches))
         size = segments[place].unit
-        groups = gathering.Groups([parent], grouping, cursor[0], size, local=True)
+        groups = grouped.Groups([parent], grouping, cursor[0], size, local=True)
         return Stage(executor, place, groups, cursor[1], 4, [parent])
 
     return stage(len(segments) - 1, cursor or start_of(segments)), executor

@@ -1,0 +1,61 @@
+"""How many Python functions the trainer calls for a batch: what it costs beside the work itself."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import grain_jax as grain
+
+pytestmark = [
+    pytest.mark.usefixtures("no_process_left"),
+    pytest.mark.skipif(
+        sys.version_info[:2] != (3, 11), reason="the numbers are those of Python 3.11"
+    ),
+]
+
+
+def odd(number: int) -> bool:
+    return bool(number % 2)
+
+
+def calls(iterator: Any, batches: int) -> float:
+    """Calls for each of the next batches, in all threads."""
+    count = 0
+
+    def note(frame: Any, event: str, argument: Any) -> None:
+        nonlocal count
+        count += event == "call"
+
+    before = sys.getprofile()
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        for _ in range(batches):
+            next(iterator)
+    finally:
+        sys.setprofile(before)
+        threading.setprofile(None)
+    return count / batches
+
+
+@pytest.mark.parametrize(
+    ("steps", "most"),
+    [
+        (lambda stream: stream.batch(256), 25),
+        (lambda stream: stream.filter(odd).batch(256), 60),
+    ],
+    ids=["plain", "behind a filter"],
+)
+def test_calls_for_a_batch_of_256(steps: Callable[[Any], Any], most: int) -> None:
+    stream = steps(grain.MapDataset.range(10**7).to_iter_dataset())
+    options = grain.MultiprocessingOptions(num_workers=2)
+    with iter(stream.mp_prefetch(options)) as iterator:
+        for _ in range(60):  # until tasks are as large as they get
+            next(iterator)
+        # A trainer that has to wait looks again now and then: the least is what a batch takes.
+        assert min(calls(iterator, 32) for _ in range(6)) <= most
