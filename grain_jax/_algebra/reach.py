@@ -29,7 +29,6 @@ __all__ = [
     "ATTRIBUTE",
     "FUNCTION",
     "OF_CLASSES",
-    "PART",
     "VARIABLE",
     "Found",
     "attributes",
@@ -128,9 +127,8 @@ def is_users(module: str, file: str | None = None) -> bool:
 @functools.lru_cache(maxsize=4096)
 def _is_users_file(file: str) -> bool:
     path = os.path.abspath(file)
-    if any(part in path for part in _PACKAGES):
-        return False
-    return not path.startswith(_LIBRARIES)
+    is_package = any(part in path for part in _PACKAGES)
+    return not is_package and not path.startswith(_LIBRARIES)
 
 
 def reach(roots: Iterable[Any]) -> Iterator[Found]:
@@ -159,21 +157,22 @@ class _Walk:
         while self._ready:
             found, depth = self._ready.popleft()
             yield found
-            if found.kind == VARIABLE and not is_users(found.module):
-                continue
-            if len(self._seen) < _MOST:
+            is_open = found.kind != VARIABLE or is_users(found.module)
+            if is_open and len(self._seen) < _MOST:
                 self._look(found, depth + 1)
 
     def _look(self, found: Found, depth: int) -> None:
         """Looks into a value."""
         value = found.value
         kind = type(value)
-        if kind in _ATOMS or is_a(value, (np.ndarray, np.generic, types.ModuleType)):
+        if kind in _ATOMS or is_a(value, (np.ndarray, np.generic)):
             return
         if id(value) in self._seen or depth > _DEEPEST:
             return
         self._seen[id(value)] = value
-        if is_a(value, types.FunctionType):
+        if is_a(value, types.ModuleType):
+            self._look_into_module(value)
+        elif is_a(value, types.FunctionType):
             self._look_into_function(value, depth)
         elif is_a(value, types.MethodType):
             self._look(dataclasses.replace(found, value=value.__func__), depth)
@@ -219,7 +218,9 @@ class _Walk:
         cells |= function.__kwdefaults__ or {}
         for name, value in [*cells.items(), *vars(function).items()]:
             path = f"{function.__qualname__}.{name}"
-            self._add(Found(ATTRIBUTE, path, value, name=name), depth)
+            # Of a module that a closure has, the function's own names are meant.
+            at = _DEEPEST if is_a(value, types.ModuleType) else depth
+            self._add(Found(ATTRIBUTE, path, value, name=name), at)
         if not _is_users_function(function):
             self._mention(mentions(code).names)
             return
@@ -232,6 +233,14 @@ class _Walk:
             if key not in self._variables:
                 self._variables.add(key)
                 self._add(found, 0)  # however deep code is that names it
+
+    def _look_into_module(self, module: types.ModuleType) -> None:
+        """Takes up what code may name of a module that an object or a container holds."""
+        scope = types.ModuleType.__getattribute__(module, "__dict__")
+        where = str(scope.get("__name__"))
+        for name, value in list(scope.items()) if is_users(where) else ():
+            if name[:2] != "__":
+                self._add(Found(VARIABLE, f"{where}.{name}", value, where, name), 0, False)
 
     def _look_into_class(self, kind: type, depth: int) -> None:
         """Takes up the methods and attributes of a class and its bases that code may name."""
@@ -253,8 +262,7 @@ class _Walk:
                     self._add(found, depth, is_named=is_special)
 
     def _look_into_object(self, value: Any, depth: int) -> None:
-        if is_a(value, (types.BuiltinFunctionType, types.MethodWrapperType)):
-            # A method of what may be a generator.
+        if is_a(value, (types.BuiltinFunctionType, types.MethodWrapperType)):  # of a generator?
             owner = getattr(value, "__self__", None)
             if owner is not None:
                 self._add(Found(PART, f"{type(owner).__qualname__}.{value.__name__}", owner), depth)

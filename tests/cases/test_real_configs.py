@@ -148,3 +148,75 @@ def test_a_config_object_that_the_script_changes_is_an_error(
     mode: str, tmp_path: Path, no_process_left: None
 ) -> None:
     compared(tmp_path, CHANGES, mode, configs=CONFIGS)
+
+
+SETTINGS = "SCALE = OTHER = 1"
+MODULES = """
+    import json
+    import settings
+
+    SETTINGS, codec = settings, json
+    modules = {"settings": settings}
+
+    class Holder:
+        def __init__(self):
+            self.settings = settings
+
+    holder = Holder()
+
+    def by_variable(x): return x * SETTINGS.SCALE
+    def by_container(x): return x * modules["settings"].SCALE
+    def by_object(x): return x * holder.settings.SCALE
+    """
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_module_that_code_holds_is_looked_into(
+    mode: str, tmp_path: Path, no_process_left: None
+) -> None:
+    (tmp_path / "settings.py").write_text(SETTINGS)
+    (tmp_path / "modules.py").write_text(textwrap.dedent(MODULES))
+    body = """
+    import modules, settings
+
+    held = {"settings": settings}
+
+    class Scaled(grain.transforms.Map):
+        def __init__(self):
+            self.settings = settings
+        def map(self, x):
+            return x * self.settings.SCALE
+
+    def by_script(x):
+        return x * held["settings"].SCALE
+
+    settings.OTHER = 6  # which no code reads
+    functions = [modules.by_variable, modules.by_container, modules.by_object, by_script, Scaled()]
+    for function in functions:
+        print(tried(function, 0), tried(function, 2))
+    settings.SCALE = 6
+    for function in functions:
+        print(tried(function, 0), tried(function, 2))
+    """
+    assert scripts.output(tmp_path, script(TRY, body), GRAIN_JAX_ENGINE_MODE=mode) == [
+        *["[1, 2, 3] [1, 2, 3]"] * 5,
+        *["[6, 12, 18] settings.SCALE is 6 here, and 1 in a worker"] * 5,
+    ]
+
+
+def test_another_module_in_a_variable_is_an_error(tmp_path: Path, no_process_left: None) -> None:
+    (tmp_path / "codecs_used.py").write_text(
+        "import json\ncodec = json\ndef by_codec(x): return type(codec.dumps(x)).__name__\n"
+    )
+    body = """
+    import pickle
+    import codecs_used
+    print(tried(codecs_used.by_codec, 2))
+    codecs_used.codec = pickle
+    print(tried(codecs_used.by_codec, 0), tried(codecs_used.by_codec, 2))
+    """
+    assert scripts.output(tmp_path, script(TRY, body)) == [
+        "['str', 'str', 'str']",
+        "['bytes', 'bytes', 'bytes'] "
+        "codecs_used.codec is module pickle here, and module json in a worker",
+    ]

@@ -11,7 +11,7 @@ from typing import Any
 import cloudpickle
 
 from grain_jax._algebra import reach
-from grain_jax._algebra.mentions import absolute
+from grain_jax._algebra.mentions import absolute, mentions
 from grain_jax._execution.engine import contents, namesakes
 from grain_jax._execution.engine.changes import ANY, CELL, IMPORT, LOCAL, changes
 from grain_jax._execution.engine.describer import Describer
@@ -39,7 +39,7 @@ def observe(
     """Returns what code reads from modules that workers import by themselves.
 
     Args:
-      named: functions and classes that workers import.
+      named: functions, classes and modules that workers import.
       by_value: functions that travel with the globals they name.
       init: those of both that run first in each worker: what they assign is theirs to decide.
       ignored: modules and variables to leave alone, as `module`, `module.NAME`.
@@ -76,10 +76,12 @@ class _Observer:
             elif isinstance(one, types.FunctionType):
                 roots.append(one)
                 self._called.add(id(one))
+        held = _held_modules(named, by_value)
+        roots.append(held)
         for one in by_value:
             self.functions[id(one)] = one
             # Its own globals travel; those of modules that it names do not.
-            for found in reach.variables(one):
+            for found in reach.variables(one, held):
                 if found.module != one.__globals__.get("__name__"):
                     self._take([found])
                     roots.append(found.value)
@@ -89,6 +91,9 @@ class _Observer:
         kept, grown = _Changed(), _Changed()
         for function in self.functions.values():
             mentioned |= reach.names_in(function)
+            for module, name, value, _ in _modules_in(function):
+                if reach.is_users(module) and _name_of(value) != f"{module}.{name}":
+                    self._note(module, name, value=value)
             found_changes = changes(function.__code__)
             kept.add(function, found_changes.kept)
             cells |= found_changes.cells
@@ -200,6 +205,35 @@ def _is_importable(value: Any) -> bool:
     path = (value.__module__ or "", *value.__qualname__.split("."))
     found = find(path)
     return reach.functions_of(found)[0] is value
+
+
+def _held_modules(named: list[Any], by_value: list[Any]) -> list[types.ModuleType]:
+    """Returns the modules of the user's that objects and containers hold."""
+    modules = [one for one in named if reach.is_a(one, types.ModuleType)]
+    found = [one for function in by_value for one in _modules_in(function)]
+    handed = {id(value) for *_, value, rest in found if not rest}
+    # What code names of the others at once is known without them.
+    known = {id(value) for *_, value, rest in found if rest} - handed
+    return [one for one in modules if reach.is_users(_name_of(one)) and id(one) not in known]
+
+
+def _modules_in(
+    function: types.FunctionType,
+) -> Iterator[tuple[str, str, types.ModuleType, Sequence[str]]]:
+    """Yields the variables by which code names modules, these, and what it names of them."""
+    for chain in mentions(function.__code__).chains:
+        scope, module = function.__globals__, function.__globals__.get("__name__") or ""
+        for at, name in enumerate(chain):
+            value: Any = scope.get(name)
+            if not reach.is_a(value, types.ModuleType):
+                break
+            yield module, name, value, chain[at + 1 :]
+            scope, module = vars(value), _name_of(value)
+
+
+def _name_of(module: types.ModuleType) -> str:
+    name = vars(module).get("__name__")
+    return name if type(name) is str else ""
 
 
 class _Changed:

@@ -49,7 +49,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc, unused-ignore]
         self.overlaps = overlaps.Overlaps(before)
         self.by_value: list[Any] = []
         self.code: list[Any] = []  # all functions that travel by value
-        self.named: list[Any] = []  # functions and classes that do not
+        self.named: list[Any] = []  # functions, classes and modules that do not
         self.modules: dict[str, None] = {}  # in the order of their first use
         self.large: list[memoryview] = []
         self.scripts: list[dict[str, Any]] = []  # globals of those that are there as modules
@@ -65,6 +65,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc, unused-ignore]
             if namespaces.is_script(obj):
                 self.scripts.append(vars(obj))
                 return namespaces.module_of, (self._globals(vars(obj)),)
+            self.named.append(obj)
         view = self.overlaps.reduce(obj)
         if view is not None:
             return view

@@ -77,7 +77,7 @@ def test_what_is_observed(make: Make) -> None:
     )
     assert names(module.function) == {
         *("function", "helper", "A", "B"),
-        *("Used", "Used.a", "Used.method"),
+        *("Used", "Used.a", "Used.method", "os", "np"),
     }
     assert names(module.Unused) == {"C", "Unused.method"}
     name = module.__name__
@@ -260,6 +260,54 @@ def test_what_a_function_that_code_calls_assigns_is_left_alone(make: Make) -> No
     module.Augment(1)
     module.set_scale(7)
     assert told(found) == "scale is 1 here, and 7 in a worker"
+
+
+def test_modules_that_objects_and_containers_hold_are_looked_into(make: Make) -> None:
+    config = make("scale = other = 2\ndef scaled(x): return x * scale\ntotal = 0")
+    module = make(
+        f"""
+        import {config.__name__} as config
+        table = {{"config": [config]}}
+        class Held:
+            def __init__(self): self.config = config
+            def map(self, x): return x * self.config.scale
+        held = Held()
+        def by_table(x): return x * table["config"][0].scale
+        def by_held(x): return held.map(x)
+        def by_function(x): return table["config"][0].scaled(x)
+        """
+    )
+    for reader in (module.by_table, module.by_held, module.by_function):
+        found = observed(reader)
+        assert found is not None
+        names = {one.name for one in found.observations}
+        assert f"{config.__name__}.scale" in names
+        assert names.isdisjoint({f"{config.__name__}.other", f"{config.__name__}.total"})
+        assert not Watch(found).look()
+        exec("scale = 9", vars(config))
+        assert told(found) == "scale is 2 here, and 9 in a worker"
+        exec("scale = 2", vars(config))
+
+
+def test_a_variable_that_holds_a_module_is_compared(make: Make) -> None:
+    module = make(
+        """
+        import json, os.path
+        codec, later = json, None
+        def f(x):
+            global later
+            if later is None:
+                import json as later
+            return codec.dumps(x), later.dumps(x), os.path.sep
+        """
+    )
+    module.f(1)
+    found = observed(module.f)
+    assert found is not None
+    module.later = None  # as a worker that has not called it
+    assert Watch(found).look()
+    exec("import pickle as codec", vars(module))
+    assert told(found) == "codec is module json here, and module pickle in a worker"
 
 
 def test_a_wrapper_lies_where_its_name_says(make: Make) -> None:
