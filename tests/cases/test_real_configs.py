@@ -220,3 +220,85 @@ def test_another_module_in_a_variable_is_an_error(tmp_path: Path, no_process_lef
         "['bytes', 'bytes', 'bytes'] "
         "codecs_used.codec is module pickle here, and module json in a worker",
     ]
+
+
+LAZY = """
+    import functools
+
+    class Single:                                  # made at its first use
+        _one = None
+        def __init__(self):
+            self.scale = 1
+        @classmethod
+        def instance(cls):
+            if cls._one is None:
+                cls._one = cls()
+            return cls._one
+
+    class Plain(Single):                           # with the value of its class
+        _one = None
+        scale = 1
+        def __init__(self):
+            pass
+
+    class Ready(Single):                           # made as the module is imported
+        _one = None
+
+    class New:
+        _one = None
+        def __new__(cls):
+            if cls._one is None:
+                cls._one = super().__new__(cls)
+                cls._one.scale = 1
+            return cls._one
+
+    Ready.instance()
+    _config = None
+
+    def in_global():
+        global _config
+        if _config is None:
+            _config = {"scale": 1}
+        return _config
+
+    @functools.cache
+    def in_cache():
+        return {"scale": 1}
+
+    @functools.lru_cache(maxsize=4)
+    def in_small_cache(name="default"):
+        return {"scale": 1}
+
+    @functools.cache
+    def ready():
+        return {"scale": 1}
+
+    ready()
+
+    def by_single(x): return x * Single.instance().scale
+    def by_plain(x): return x * Plain.instance().scale
+    def by_ready(x): return x * Ready.instance().scale
+    def by_new(x): return x * New().scale
+    def by_global(x): return x * in_global()["scale"]
+    def by_cache(x): return x * in_cache()["scale"]
+    def by_small_cache(x): return x * in_small_cache()["scale"]
+    def by_ready_cache(x): return x * ready()["scale"]
+    """
+
+LAZY_CHANGES = {
+    "by_single": ("lazy.Single.instance().scale = 6", "lazy.Single._one.scale"),
+    "by_plain": ("lazy.Plain.instance().scale = 6", "lazy.Plain._one.scale"),
+    "by_ready": ("lazy.Ready.instance().scale = 6", "lazy.Ready._one.scale"),
+    "by_new": ("lazy.New().scale = 6", "lazy.New._one.scale"),
+    "by_global": ("lazy.in_global()['scale'] = 6", "lazy._config['scale']"),
+    "by_cache": ("lazy.in_cache()['scale'] = 6", "lazy.in_cache()['scale']"),
+    "by_small_cache": ("lazy.in_small_cache()['scale'] = 6", "lazy.in_small_cache()['scale']"),
+    "by_ready_cache": ("lazy.ready()['scale'] = 6", "lazy.ready()['scale']"),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_is_made_at_its_first_use_and_changed_is_an_error(
+    mode: str, tmp_path: Path, no_process_left: None
+) -> None:
+    compared(tmp_path, LAZY_CHANGES, mode, lazy=LAZY)

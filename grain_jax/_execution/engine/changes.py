@@ -9,12 +9,15 @@ import types
 
 from grain_jax._algebra.mentions import NO_EFFECT, nested, writes
 
-__all__ = ["ANY", "CELL", "IMPORT", "LOCAL", "Changes", "changes"]
+__all__ = ["ANY", "CELL", "IMPORT", "LOCAL", "RESULT", "Changes", "changes"]
 
 # What a chain may begin with instead of a global: a local variable, such as `self`; anything else;
 # a module that the function imports, whose name follows, with dots before it if it is relative; a
 # variable of an enclosing function, whose name follows.
 LOCAL, ANY, IMPORT, CELL = "<local>", "<any>", "<import>", "<cell>"
+
+# What a chain ends with that is what a function returns without arguments.
+RESULT = "()"
 
 _GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME")
 _ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD")
@@ -37,6 +40,7 @@ class Changes:
       entries: chains of containers, each with an entry of its own that code assigns: the label it
         has in messages, or "" where code counts with `+=` under names that are not known.
       cells: variables of enclosing functions that it assigns or changes in place.
+      made: chains that it compares to None, as what is made at its first use.
     """
 
     kept: frozenset[tuple[str, ...]] = frozenset()
@@ -44,6 +48,7 @@ class Changes:
     grown: frozenset[tuple[str, ...]] = frozenset()
     cells: frozenset[str] = frozenset()
     entries: frozenset[tuple[tuple[str, ...], str]] = frozenset()
+    made: frozenset[tuple[str, ...]] = frozenset()
 
 
 @functools.lru_cache(maxsize=4096)
@@ -57,6 +62,7 @@ def changes(code: types.CodeType) -> Changes:
     grown: set[tuple[str, ...]] = set()
     cells: set[str] = set()
     entries: set[tuple[tuple[str, ...], str]] = set()
+    made: set[tuple[str, ...]] = set()
     for one in codes:
         scan = _Scan(one)
         read |= scan.read
@@ -64,6 +70,7 @@ def changes(code: types.CodeType) -> Changes:
         grown |= scan.grown
         cells |= scan.cells
         entries |= scan.entries
+        made |= scan.made
     names = {chain[-1] for chain in assigned if chain[0] == ANY}
     kept = {chain for chain in read if chain in assigned or (chain[-1] in names and chain[1:])}
     texts = {text for one in codes for text in one.co_consts if isinstance(text, str)}
@@ -75,6 +82,7 @@ def changes(code: types.CodeType) -> Changes:
         frozenset(grown),
         frozenset(cells),
         frozenset(entries),
+        frozenset(made),
     )
 
 
@@ -91,6 +99,7 @@ class _Scan:
         self.grown: set[tuple[str, ...]] = set()
         self.cells: set[str] = set()
         self.entries: set[tuple[tuple[str, ...], str]] = set()
+        self.made: set[tuple[str, ...]] = set()
         self._aliases: dict[str, tuple[str, ...]] = {}
         self._module: tuple[str, ...] = ()  # that is imported from
         self._tops: list[tuple[str, ...]] = []  # after each instruction; () where it is unknown
@@ -112,7 +121,7 @@ class _Scan:
         if kind in _ATTRIBUTES:
             if name in _MUTATORS and top:
                 self.grown.add(top)
-            chain = (*(top or (ANY,)), name)
+            chain = (*self._owner(top), name)
             self.read.add(chain)
             return chain
         if kind == "STORE_FAST_LOAD_FAST":
@@ -124,6 +133,12 @@ class _Scan:
             return self._local(name[-1] if isinstance(name, tuple) else name)
         if kind == "COPY" and instruction.arg == 1:
             return top
+        if kind in ("PRECALL", "PUSH_NULL"):
+            return top
+        if kind == "CALL" and not instruction.arg and top[-1:] not in ((), (LOCAL,), (RESULT,)):
+            return (*top, RESULT)
+        if kind.endswith(("IF_NONE", "IF_NOT_NONE")):
+            self.made.add(top)
         if kind == "IMPORT_NAME":
             level, taken = (one.argval for one in self._done[-2:])
             self._module = (IMPORT, "." * level + (name if taken else name.partition(".")[0]))
@@ -137,7 +152,7 @@ class _Scan:
         elif kind in ("STORE_GLOBAL", "DELETE_GLOBAL"):
             self.assigned.add((name,))
         elif kind in ("STORE_ATTR", "DELETE_ATTR"):
-            self.assigned.add((*(top or (ANY,)), name))
+            self.assigned.add((*self._owner(top), name))
         elif kind == "STORE_DEREF":
             if name in code.co_freevars:
                 self.cells.add(name)
@@ -183,6 +198,12 @@ class _Scan:
                 names = one.argval if isinstance(one.argval, tuple) else ()
                 return self._local(names[-1 - below]) if below < len(names) else ()
         return ()
+
+    def _owner(self, top: tuple[str, ...]) -> tuple[str, ...]:
+        """Returns what a chain begins with, or goes on from, of which an attribute is named."""
+        if top[-1:] != (RESULT,):
+            return top or (ANY,)
+        return (ANY,) if self._done[-1].opname in ("CALL", "COPY") else (LOCAL,)
 
     def _store(self, name: str, top: tuple[str, ...]) -> None:
         """A local variable is another name of what it was assigned from, as long as that is so."""

@@ -6,6 +6,7 @@ import array
 import collections
 import contextvars
 import functools
+import gc
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +15,7 @@ import numpy as np
 
 from grain_jax._algebra import reach
 
-__all__ = ["cached", "inside", "is_named", "stored"]
+__all__ = ["cached", "defaults", "inside", "is_cache", "is_named", "returned", "stored"]
 
 _MOST_BYTES = 1 << 20  # of an array of JAX
 _MOST_ROWS = 100_000  # of a table; what lies beyond is not looked at
@@ -45,6 +46,8 @@ _HELD_BY_NAME = {
 }
 
 _UNSET = object()
+_PLAIN = frozenset({bool, int, float, complex, str, bytes})
+_CACHE = type(functools.cache(len))
 _CALLS = (operator.itemgetter, operator.attrgetter, operator.methodcaller)
 
 
@@ -98,6 +101,27 @@ def cached(kind: type) -> set[str]:
         for name, value in vars(base).items()
         if reach.is_a(value, functools.cached_property)
     }
+
+
+def defaults(kind: type, names: frozenset[str]) -> dict[str, Any]:
+    """Returns numbers and texts of these names that objects have from classes of the user's."""
+    found: dict[str, Any] = {}
+    for base in reversed(kind.__mro__):
+        if reach.is_users(base.__module__):
+            for name in vars(base).keys() & names:
+                found[name] = vars(base)[name]
+    return {name: value for name, value in found.items() if type(value) in _PLAIN}
+
+
+def is_cache(function: Any) -> bool:
+    """Whether it is a function with a cache of `functools`."""
+    return type(function) is _CACHE
+
+
+def returned(function: Any) -> Any:
+    """Returns what a function with a cache has given without arguments; None if it has not."""
+    held = (one for one in gc.get_referents(function) if type(one) is dict and () in one)
+    return None if next(held, None) is None else function()  # from the cache: nothing runs
 
 
 def stored(kind: type, names: frozenset[str]) -> set[str]:

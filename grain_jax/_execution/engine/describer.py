@@ -8,10 +8,8 @@ the user's is described by its type, and counts as equal.
 from __future__ import annotations
 
 import collections
-import dis
 import enum
 import functools
-import hashlib
 import itertools
 import marshal
 import re
@@ -25,9 +23,10 @@ import numpy as np
 
 from grain_jax._algebra import reach
 from grain_jax._execution.engine import changes, contents
+from grain_jax._execution.engine.digests import code_digest, digest
 from grain_jax._execution.engine.likeness import WIDTH, Description, cut, fixed
 
-__all__ = ["Describer", "code_digest"]
+__all__ = ["Describer"]
 
 _MOST_PARTS = 2_000  # of one value; what lies beyond is not looked at
 _MOST_FLAT = 100_000  # of one container of numbers and text, which are quicker to look at
@@ -57,7 +56,6 @@ _BY_TEXT_NAMES = frozenset(
 _LISTS: tuple[Any, ...] = (list, tuple, collections.deque)
 _SETS: tuple[Any, ...] = (set, frozenset)
 _CHANGING = (list, dict, set, bytearray, collections.deque, np.ndarray)
-_LOADS = frozenset(dis.opmap[n] for n in ("LOAD_CONST", "RETURN_CONST") if n in dis.opmap)
 _RECORDS = (types.SimpleNamespace, threading.local)
 _RECORD_NAMES = frozenset({("argparse", "Namespace")})
 
@@ -66,15 +64,6 @@ def _type_name(kind: type) -> str:
     if kind.__module__ == "builtins":
         return kind.__qualname__
     return f"{kind.__module__}.{kind.__qualname__}"
-
-
-def _hash(*parts: str | bytes) -> str:
-    summed = hashlib.blake2b(digest_size=12)
-    for part in parts:
-        data = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
-        summed.update(len(data).to_bytes(8, "little"))
-        summed.update(data)
-    return summed.hexdigest()
 
 
 class Describer:
@@ -131,7 +120,7 @@ class Describer:
             return Description("list", f"{name} of shape {value.shape}", parts=self._each(parts))
         flat = _flat(value)
         if flat is not None:
-            return Description("large", name, f"{name} of {len(value)}", _hash(flat))
+            return Description("large", name, f"{name} of {len(value)}", digest(flat))
         if reach.is_a(value, (dict, types.MappingProxyType)):
             items = dict.items(value) if reach.is_a(value, dict) else value.items()
             parts = ((f"[{self._key(key)}]", part) for key, part in _copied(items))
@@ -162,7 +151,7 @@ class Describer:
             return Description("opaque", name)
         chosen, growing = dict(inside or {}), []
         if is_users or inside is None:
-            held = reach.attributes(value)
+            held = contents.defaults(kind, self._names) | reach.attributes(value)
             names = (self._names | contents.stored(kind, self._names)) - contents.cached(kind)
             names &= held.keys()
             chosen |= {f".{key}": held[key] for key in sorted(names - self._growing)}
@@ -196,7 +185,7 @@ class Describer:
 
     def _function(self, value: Any) -> Description | None:
         """Describes code by the name it was defined with, and what it does."""
-        wrapped: Any = getattr(value, "__wrapped__", None) if _is_cache(value) else value
+        wrapped: Any = getattr(value, "__wrapped__", None) if contents.is_cache(value) else value
         if reach.is_a(wrapped, (staticmethod, classmethod)):
             wrapped = wrapped.__func__
         if reach.is_a(wrapped, property):
@@ -285,15 +274,11 @@ def _first(parts: Iterable[Any], count: int) -> Iterator[Any]:
     return itertools.islice(parts, count)
 
 
-def _is_cache(value: Any) -> bool:
-    return type(value).__name__ == "_lru_cache_wrapper"
-
-
 def _single(value: Any, kind: type, name: str) -> Description | None:
     """Describes a value that has no parts; None for others."""
     if kind in _SCALARS:
         text = hex(value) if kind is int and abs(value) >= 1 << 256 else repr(value)
-        return Description("value", name, cut(text), _hash(text) if len(text) > WIDTH else text)
+        return Description("value", name, cut(text), digest(text) if len(text) > WIDTH else text)
     if reach.is_a(value, enum.Enum):
         own = object.__getattribute__(value, "__dict__")
         text = f"{kind.__qualname__}.{own.get('_name_')}"
@@ -307,11 +292,11 @@ def _single(value: Any, kind: type, name: str) -> Description | None:
     for base in (bool, int, float, complex, str, bytes):
         if reach.is_a(value, base):  # of a subclass
             text = base.__repr__(value)
-            return Description("value", name, cut(text), _hash(text))
+            return Description("value", name, cut(text), digest(text))
     is_by_text = reach.is_a(value, _BY_TEXT) or contents.is_named(kind, _BY_TEXT_NAMES)
     if is_by_text and kind.__module__ != "__main__" and not reach.is_users(kind.__module__):
         text = repr(value)
-        return Description("value", name, cut(text), _hash(text) if len(text) > WIDTH else text)
+        return Description("value", name, cut(text), digest(text) if len(text) > WIDTH else text)
     return None
 
 
@@ -346,51 +331,16 @@ def _array(value: Any, name: str) -> Description:
     if reach.is_a(value, np.generic) or not value.ndim:
         text = f"{np.ndarray.__str__(np.asarray(value))!s} of dtype {dtype}"
         data = np.asarray(value).tobytes()
-        return Description("value", name, cut(text), _hash(dtype, data))
+        return Description("value", name, cut(text), digest(dtype, data))
     plain = np.asarray(value).flat[: max(1, _MOST_BYTES // max(1, value.itemsize))]
-    digest = _hash(dtype, repr(value.shape), plain.tobytes())
+    summed = digest(dtype, repr(value.shape), plain.tobytes())
     few = ", ".join(map(str, plain[:4].tolist()))
     text = f"array([{few}{', …' * (plain.size > 4)}]) of {dtype}, shape {value.shape}"
-    return Description("value", name, cut(text), digest)
+    return Description("value", name, cut(text), summed)
 
 
 def _condensed(described: Description) -> Description:
     """Returns a description of one digest."""
     described = fixed(described)
     text = f"{described} ({len(described.parts)} parts)"
-    return Description("large", described.type, text, _hash(repr(described)))
-
-
-def code_digest(code: types.CodeType) -> str:
-    """Returns what two pieces of code have equal that do the same, wherever their lines are."""
-    return _hash(*_code_parts(code))
-
-
-@functools.lru_cache(maxsize=4096)
-def _code_parts(code: types.CodeType) -> tuple[str, ...]:
-    arguments = code.co_argcount + code.co_kwonlyargcount
-    counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount)
-    return (
-        code.co_code.hex(),
-        repr(counts),
-        repr((code.co_names, code.co_varnames[:arguments], code.co_freevars)),
-        code.co_exceptiontable.hex(),
-        *(_constant(value) for value in _used_constants(code)),
-    )
-
-
-def _used_constants(code: types.CodeType) -> tuple[Any, ...]:
-    # The first one may be a docstring, which no instruction loads.
-    raw = code.co_code
-    is_used = any(raw[at] in _LOADS and not raw[at + 1] for at in range(0, len(raw), 2))
-    return code.co_consts if is_used else code.co_consts[1:]
-
-
-def _constant(value: Any) -> str:
-    if isinstance(value, types.CodeType):
-        return code_digest(value)
-    if isinstance(value, frozenset):
-        return f"frozenset({sorted(map(_constant, value))})"
-    if isinstance(value, tuple):
-        return f"({[_constant(part) for part in value]})"
-    return f"{type(value).__name__} {value!r}"
+    return Description("large", described.type, text, digest(repr(described)))

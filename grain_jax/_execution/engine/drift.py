@@ -16,6 +16,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from grain_jax._algebra import reach
+from grain_jax._execution.engine import contents
+from grain_jax._execution.engine.changes import RESULT
 from grain_jax._execution.engine.describer import Describer
 from grain_jax._execution.engine.likeness import Description, difference
 from grain_jax._values.errors import DriftError
@@ -25,6 +27,7 @@ __all__ = [
     "EQUAL",
     "GROWS",
     "KEPT",
+    "MADE",
     "Observation",
     "Observed",
     "Watch",
@@ -37,8 +40,8 @@ _MISSING = Description("opaque", "missing", "missing")
 ABSENT = object()
 
 # How a variable is compared: KEPT is one that a function both reads and assigns, which is a counter
-# or made at its first use; GROWS one that code adds to.
-EQUAL, KEPT, GROWS = "equal", "kept", "grows"
+# or made at its first use; MADE what is certainly the latter; GROWS one that code adds to.
+EQUAL, KEPT, MADE, GROWS = "equal", "kept", "made", "grows"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -48,7 +51,7 @@ class Observation:
     Attributes:
       path: the module, and names from there.
       described: the value.
-      how: `EQUAL`; `KEPT` for what code assigns itself, `GROWS` for what it adds to.
+      how: `EQUAL`; `KEPT` and `MADE` for what code assigns itself, `GROWS` for what it adds to.
       file: that of the module.
       changed: when it was last changed, as the trainer first looked, in nanoseconds.
     """
@@ -62,7 +65,7 @@ class Observation:
     @property
     def name(self) -> str:
         """What messages call it."""
-        return ".".join(self.path)
+        return ".".join(self.path).replace(f".{RESULT}", RESULT)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -91,6 +94,8 @@ def find(path: Sequence[str]) -> Any:
         elif reach.is_a(at, type):
             spaces = [vars(base) for base in at.__mro__]
             at = next((space[name] for space in spaces if name in space), ABSENT)
+        elif name == RESULT:
+            at = contents.returned(reach.functions_of(at)[0])
         else:
             return ABSENT
     return at
@@ -134,6 +139,8 @@ class Watch:
         value = find(one.path)
         if value is ABSENT and "__getattr__" in vars(module):
             return False  # made when code asks for it
+        if one.how == MADE and value is None:
+            return False
         if one.how == KEPT:
             if value is None:
                 self._unmade.add(one.path)

@@ -13,12 +13,13 @@ import cloudpickle
 from grain_jax._algebra import reach
 from grain_jax._algebra.mentions import absolute, mentions
 from grain_jax._execution.engine import contents, namesakes
-from grain_jax._execution.engine.changes import ANY, CELL, IMPORT, LOCAL, changes
+from grain_jax._execution.engine.changes import ANY, CELL, IMPORT, LOCAL, RESULT, changes
 from grain_jax._execution.engine.describer import Describer
 from grain_jax._execution.engine.drift import (
     EQUAL,
     GROWS,
     KEPT,
+    MADE,
     Observation,
     Observed,
     find,
@@ -88,7 +89,7 @@ class _Observer:
         self._follow(roots)
         mentioned: set[str] = set()
         cells: set[str] = set()
-        kept, grown = _Changed(), _Changed()
+        kept, grown, made = _Changed(), _Changed(), _Changed()
         for function in self.functions.values():
             mentioned |= reach.names_in(function)
             for module, name, value, _ in _modules_in(function):
@@ -101,6 +102,7 @@ class _Observer:
                 assigned = (chain for chain in found_changes.assigned if chain[0] not in _INSIDE)
                 kept.add(function, assigned)
             grown.add(function, found_changes.grown)
+            made.add(function, found_changes.made)
         entries: dict[tuple[str, ...], set[str]] = {}
         growing: set[tuple[str, ...]] = set()  # classes of containers that add to themselves
         for function in self.functions.values():
@@ -123,10 +125,18 @@ class _Observer:
                 grows = described.kind != "object"
                 described = _growing(described, contents.inside(value) or ())
             how = KEPT if kept.has(path) else GROWS if grows else EQUAL
-            place = path if len(path) == 2 else path[-1:]
+            if path[-1] == RESULT:
+                if value is None or (grows and described.kind != "mapping"):
+                    continue
+                how = MADE
+            elif how == KEPT and made.has(path):
+                how = MADE
+            place = path if len(path) == 2 or path[-1] == RESULT else path[-1:]
             if described.kind == "mapping" and place in entries:
                 described = _without(described, entries[place])
-            if how == KEPT and (described.kind == "opaque" or described.type in ("int", "float")):
+            if how in (KEPT, MADE) and (
+                described.kind == "opaque" or described.type in ("int", "float")
+            ):
                 continue  # a time, a process: made at the first use to differ
             file = getattr(sys.modules[path[0]], "__file__", None) or ""
             changed = _times.setdefault(file, time_of(file))
@@ -175,6 +185,9 @@ class _Observer:
         is_special = path[-1].startswith("__") and not callable(value)
         if not is_special and self._is_compared(path[0]) and not self._is_ignored(".".join(path)):
             self._values.setdefault(path, value)
+            function = reach.functions_of(value)[0]
+            if contents.is_cache(function) and not self._is_ignored(".".join(path) + RESULT):
+                self._values.setdefault((*path, RESULT), contents.returned(function))
 
     def _is_ignored(self, name: str) -> bool:
         return any(name == one or name.startswith(f"{one}.") for one in self._ignored)
@@ -247,18 +260,25 @@ class _Changed:
         """Takes chains of names, as the function's code has them."""
         for chain in chains:
             place = _place(function, chain)
-            if len(place) == 2:
+            if len(place) == 2 or place[-1:] == (RESULT,):
                 self._variables.add(place)
             else:
                 self.attributes.update(place)
 
     def has(self, path: tuple[str, ...]) -> bool:
         """Whether code changes what lies there."""
+        if path[-1] == RESULT:
+            return path in self._variables or path[-2:] in self._variables
         return path in self._variables or (len(path) > 2 and path[-1] in self.attributes)
 
 
 def _place(function: types.FunctionType, chain: tuple[str, ...]) -> tuple[str, ...]:
     """Returns a module and a variable of it, the name of an attribute, or nothing."""
+    if chain[-1:] == (RESULT,):
+        called = _place(function, chain[:-1])
+        return (*called, RESULT) if called else ()
+    if not chain:
+        return ()
     first, *rest = chain
     at: dict[str, Any] | None = function.__globals__
     module = function.__globals__.get("__name__") or ""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from grain_jax._execution.engine.changes import ANY, IMPORT, LOCAL, Changes, changes
+from grain_jax._execution.engine.changes import ANY, IMPORT, LOCAL, RESULT, Changes, changes
 
 
 def of(text: str) -> Changes:
@@ -56,6 +56,11 @@ def test_what_is_only_assigned_is_not_kept(body: str, assigned: tuple[str, ...])
     ("body", "grown"),
     [
         ("X[x] = x", ("X",)),
+        ("X()[x] = x", ("X", RESULT)),
+        ("X()[x] += x", ("X", RESULT)),
+        ("X().append(x)", ("X", RESULT)),
+        ("a.X()['k']['l'] = x", ("a", "X", RESULT)),
+        ("held = a.X(); held[x] = x", ("a", "X", RESULT)),
         ("X[x.key(3)] = x", ("X",)),
         ("X[make(x)[0], 3] = x", ("X",)),
         ("X[x] += 1", ("X",)),
@@ -104,3 +109,15 @@ def test_variables_of_an_enclosing_function() -> None:
         return count
 
     assert changes(outer().__code__).cells == {"n"}
+
+
+@pytest.mark.parametrize(
+    ("body", "made"),
+    [
+        ("global X\n    if X is None: X = load()\n    return X", {("X",)}),
+        ("if x.one is not None: return x.one\n    x.one = load()", {(LOCAL, "one")}),
+        ("global X\n    if X == 0: X = load()\n    return X", set()),
+    ],
+)
+def test_what_is_made_where_it_is_none(body: str, made: set[tuple[str, ...]]) -> None:
+    assert of(f"def f(x):\n    {body}").made == made

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import itertools
 import pickle
+import re
 import sys
 import textwrap
 import types
@@ -430,6 +431,25 @@ SEEN = """
     import jax.numpy as jnp
     number = jnp.asarray(2)
     def by_jax_array(x): return number
+    @functools.cache
+    def cached(): return {"k": 2}
+    def by_cache(x): return cached()["k"]
+    @functools.lru_cache
+    def bounded(*given): return {"k": 2}
+    def by_small_cache(x): return bounded()["k"]
+    class Single:
+        one, k = None, 2
+        @staticmethod
+        @functools.cache
+        def read(): return {"k": 2}
+        @classmethod
+        def get(cls):
+            if cls.one is None:
+                cls.one = cls()
+            return cls.one
+    cached(), bounded(), Single.read(), Single.get()
+    def by_method_cache(x): return Single.read()["k"]
+    def by_single(x): return Single.get().k
     counts = {"calls": 0, "scale": 2}
     def by_entry(x):
         counts["calls"] += 1
@@ -479,6 +499,10 @@ SEEN = """
         ("by_polynomial", "polynomial = np.poly1d([1, 9])", "polynomial.coeffs is array([1, 2])"),
         ("by_descriptor", "config.field = 9", "config._field is 2 here, and 9 in a worker"),
         ("by_jax_array", "number = jnp.asarray(9)", "number is 2 of dtype int32 here, and 9"),
+        ("by_cache", "cached()['k'] = 9", "cached()['k'] is 2 here, and 9 in a worker"),
+        ("by_small_cache", "bounded()['k'] = 9", "bounded()['k'] is 2 here, and 9 in a worker"),
+        ("by_method_cache", "Single.read()['k'] = 9", "Single.read()['k'] is 2 here, and 9 in"),
+        ("by_single", "Single.get().k = 9", "Single.one.k is 2 here, and 9 in a worker"),
         ("by_entry", "counts['scale'] = 9", "counts['scale'] is 2 here, and 9 in a worker"),
         ("by_method_of_a_dict", "scale = 9", "scale is 2 here, and 9 in a worker"),
         ("by_frame", "frame.loc[0, 'k'] = 9", "frame['k'] is array([2]) of int64"),
@@ -501,6 +525,25 @@ def test_what_is_seen(reader: str, change: str, text: str, make: Make) -> None:
     assert not Watch(found).look()
     exec(change, vars(module))
     assert told(found).startswith(text)
+
+
+def test_what_a_cache_holds_is_left_alone_by_the_name_in_the_message(make: Make) -> None:
+    module = make(
+        """
+        import functools
+        @functools.cache
+        def read(): return {"k": 2}
+        def f(x): return read()["k"]
+        """
+    )
+    module.f(1)
+    found = observed(module.f)
+    assert found is not None
+    module.read()["k"] = 9
+    name = f"{module.__name__}.read()"
+    with pytest.raises(DriftError, match=re.escape(f"ignore_globals=('{name}',)")):
+        Watch(found).look()
+    assert names(module.f) - names(module.f, ignored=(name,)) == {"read()"}
 
 
 @pytest.mark.parametrize(
@@ -569,6 +612,43 @@ def test_what_is_seen(reader: str, change: str, text: str, make: Make) -> None:
                 return key
         recent, missing = Recent(), Missing()
         def f(x): return recent.find(x) + missing[x]
+        """,
+        """
+        import functools, os
+        @functools.cache
+        def state(): return {"n": 0, "size": 1}
+        @functools.lru_cache(maxsize=1)
+        def log(): return []
+        @functools.cache
+        def process(): return os.getpid()
+        @functools.cache
+        def nothing(): return None
+        @functools.cache
+        def square(x): return x * x
+        class Settings:
+            made = None
+            @classmethod
+            @functools.cache
+            def counts(cls): return {"n": 0}
+            @staticmethod
+            @functools.cache
+            def table(): return {"n": 0}
+            @classmethod
+            def get(cls):
+                if cls.made is None:
+                    cls.made = Settings()
+                return cls.made
+            def __init__(self): self.n = 0
+        def f(x):
+            state()["n"] += x
+            held = state()
+            held["n"] += 1
+            held["last"] = x
+            log().append(x)
+            Settings.counts()["n"] += 1
+            Settings.table()["n"] += 1
+            Settings.get().n += 1
+            return square(x), nothing(), process()
         """,
         """
         class Cache:
