@@ -135,7 +135,7 @@ def compared(folder: Path, changes: dict[str, tuple[str, str]], mode: str, **fil
         if name == 'by_items':
             exec(change.replace('6', '1'))
     """
-    lines = scripts.output(folder, script(TRY, body), GRAIN_JAX_ENGINE_MODE=mode)
+    lines = scripts.output(folder, script(TRY, body), 150, GRAIN_JAX_ENGINE_MODE=mode)
     expected = []
     for name, (_, where) in changes.items():
         expected.append(f"{name} [1, 2, 3] [1, 2, 3]")
@@ -252,6 +252,17 @@ LAZY = """
                 cls._one.scale = 1
             return cls._one
 
+    class Meta(type):                              # of each of its classes one object
+        _instances = {}
+        def __call__(cls, *args):
+            if cls not in cls._instances:
+                cls._instances[cls] = super().__call__(*args)
+            return cls._instances[cls]
+
+    class Of(metaclass=Meta):
+        def __init__(self):
+            self.scale = 1
+
     Ready.instance()
     _config = None
 
@@ -279,6 +290,7 @@ LAZY = """
     def by_plain(x): return x * Plain.instance().scale
     def by_ready(x): return x * Ready.instance().scale
     def by_new(x): return x * New().scale
+    def by_metaclass(x): return x * Of().scale
     def by_global(x): return x * in_global()["scale"]
     def by_cache(x): return x * in_cache()["scale"]
     def by_small_cache(x): return x * in_small_cache()["scale"]
@@ -290,6 +302,7 @@ LAZY_CHANGES = {
     "by_plain": ("lazy.Plain.instance().scale = 6", "lazy.Plain._one.scale"),
     "by_ready": ("lazy.Ready.instance().scale = 6", "lazy.Ready._one.scale"),
     "by_new": ("lazy.New().scale = 6", "lazy.New._one.scale"),
+    "by_metaclass": ("lazy.Of().scale = 6", "lazy.Meta._instances[class lazy.Of].scale"),
     "by_global": ("lazy.in_global()['scale'] = 6", "lazy._config['scale']"),
     "by_cache": ("lazy.in_cache()['scale'] = 6", "lazy.in_cache()['scale']"),
     "by_small_cache": ("lazy.in_small_cache()['scale'] = 6", "lazy.in_small_cache()['scale']"),

@@ -154,7 +154,8 @@ class Watch:
         found = _compared(one, there)
         if found is not None:
             self._told.append((one.name, _told(one, *found)))
-        return True
+            return True
+        return one.how != GROWS or _instances(one.described) <= _instances(there)
 
 
 def _compared(one: Observation, there: Description) -> tuple[str, str, str] | None:
@@ -164,6 +165,12 @@ def _compared(one: Observation, there: Description) -> tuple[str, str, str] | No
     if one.how == GROWS and here.kind != "mapping":
         return None
     return difference(here, there, grows=one.how != EQUAL)
+
+
+def _instances(described: Description) -> set[str]:
+    """Returns the classes by which a mapping has objects: singletons, made at their first use."""
+    parts = described.parts if described.kind == "mapping" else ()
+    return {name for name, part in parts if name.startswith("[class ") and part.kind == "object"}
 
 
 def _origins(described: Description) -> Iterator[str]:

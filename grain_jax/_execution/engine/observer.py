@@ -126,7 +126,7 @@ class _Observer:
                 described = _growing(described, contents.inside(value) or ())
             how = KEPT if kept.has(path) else GROWS if grows else EQUAL
             if path[-1] == RESULT:
-                if value is None or (grows and described.kind != "mapping"):
+                if value is None or grows:
                     continue
                 how = MADE
             elif how == KEPT and made.has(path):

@@ -527,6 +527,36 @@ def test_what_is_seen(reader: str, change: str, text: str, make: Make) -> None:
     assert told(found).startswith(text)
 
 
+def test_singletons_of_a_metaclass_are_compared_once_they_are_made(make: Make) -> None:
+    module = make(
+        """
+        class Meta(type):
+            instances = {}
+            def __call__(cls):
+                if cls not in cls.instances:
+                    cls.instances[cls] = super().__call__()
+                return cls.instances[cls]
+        class Config(metaclass=Meta):
+            def __init__(self): self.k = 2
+        class Other(metaclass=Meta):
+            def __init__(self): self.k = 2
+        def f(x): return Config().k, Other().k
+        """
+    )
+    module.f(1)
+    module.Other().k = 9
+    found = observed(module.f)
+    assert found is not None
+    watch = Watch(found)
+    module.Meta.instances.clear()  # as a worker that has not called it
+    assert watch.look()
+    module.Config()
+    assert watch.look()
+    module.Other()
+    with pytest.raises(DriftError, match=r"Other\]\.k is 9 here, and 2 in a worker"):
+        watch.look()
+
+
 def test_what_a_cache_holds_is_left_alone_by_the_name_in_the_message(make: Make) -> None:
     module = make(
         """
@@ -614,11 +644,15 @@ def test_what_a_cache_holds_is_left_alone_by_the_name_in_the_message(make: Make)
         def f(x): return recent.find(x) + missing[x]
         """,
         """
-        import functools, os
+        import collections, functools, os
         @functools.cache
         def state(): return {"n": 0, "size": 1}
         @functools.lru_cache(maxsize=1)
         def log(): return []
+        @functools.cache
+        def total(): return collections.Counter()
+        @functools.cache
+        def buffer(): return {"seen": []}
         @functools.cache
         def process(): return os.getpid()
         @functools.cache
@@ -645,6 +679,8 @@ def test_what_a_cache_holds_is_left_alone_by_the_name_in_the_message(make: Make)
             held["n"] += 1
             held["last"] = x
             log().append(x)
+            total().update(["x"])
+            buffer()["seen"].append(x)
             Settings.counts()["n"] += 1
             Settings.table()["n"] += 1
             Settings.get().n += 1
