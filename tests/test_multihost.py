@@ -166,10 +166,10 @@ def test_with_a_filter_a_run_on_4_then_8_then_2_then_1_process_is_the_run_on_one
     run_until_preempted(elastic, 2, saves[1] + 2, *few)
     saves.append(last_save(elastic))
     with started(elastic, 3, *few[:-1]) as processes:
-        for process in processes:
-            _, errors = process.communicate(timeout=60)
-            assert process.returncode != 0
-            assert "Restore it on 1, 2, 4 or 8 shards" in errors
+        said = [process.communicate(timeout=60)[1] for process in processes]
+        assert all(process.returncode for process in processes)
+        # The end of the first one, which says why, may end others in their words: JAX does that.
+        assert any("Restore it on 1, 2, 4 or 8 shards" in errors for errors in said)
     run_to_the_end(elastic, 1, *few)
 
     got = {count: records_by_step(lines(elastic, count)) for count in (4, 8, 2, 1)}
