@@ -173,10 +173,16 @@ def _exact(state: Mapping[str, Any], layout: Layout, pipeline: Pipeline, strict:
     )
     segments = pipeline.segments_of(position)
     _check_joined(layout, segments)
-    start = pipeline.start(position, layout)
     if "cursor" not in state:
         raise errors.StateError("the state has no field 'cursor', which says where to go on")
     given = state["cursor"]
+    leaves = sum(1 for _ in _leaves(given))
+    if leaves != layout.streams:  # before anything is made of numbers that a file may hold
+        raise errors.StateError(
+            f"field 'cursor' of the state has {leaves} cursors where this pipeline has "
+            f"{layout.streams} streams. Build it with as many lanes and shards as then."
+        )
+    start = pipeline.start(position, layout)
     is_old = version1.FROM in state
     if is_old and not state[version1.FROM]:
         # Stages behind the lanes said nothing before their first element.

@@ -223,6 +223,7 @@ def test_refused_with_the_field_and_its_value(change: dict[str, Any], message: s
     ("change", "message"),
     [
         ({"cursor": 5}, r"5 where a list of 2 belongs"),
+        ({"lanes": 2**44}, r"1 cursors where this pipeline has 17592186044416 streams"),
         ({"cursor": [1, 0]}, r"1 where a list of 3 belongs"),
         ({"cursor": [[[], [1, 1], 0], 0]}, r"0 cursors where this pipeline has 1 streams"),
         ({"cursor": [[[[3]], [1, 1], 0], 0]}, r"\[3\] where a list of 2 belongs"),
