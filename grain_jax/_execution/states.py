@@ -95,7 +95,8 @@ def decode(
         raise errors.StateError(
             "this is no state of grain_jax: it is nested too deep. Give what get_state() returned."
         ) from None
-    if files.is_joint(state):
+    is_joint = files.is_joint(state)
+    if is_joint:
         state = joining.share(state, pipeline.layout.shard)
     elif isinstance(state, Mapping):
         state = version1.as_version_2(state)
@@ -128,7 +129,7 @@ def decode(
                 f"itself, and this pipeline has virtual_shards={layout.virtual}. Write "
                 f"virtual_shards={layout.shards}, or leave it out."
             )
-    return layout, _exact(state, layout, pipeline, strict)
+    return layout, _exact(state, layout, pipeline, strict, is_joint)
 
 
 def _elastic(
@@ -163,7 +164,9 @@ def _check_within(position: int, layout: Layout) -> None:
         )
 
 
-def _exact(state: Mapping[str, Any], layout: Layout, pipeline: Pipeline, strict: bool) -> Position:
+def _exact(
+    state: Mapping[str, Any], layout: Layout, pipeline: Pipeline, strict: bool, is_joint: bool
+) -> Position:
     _check_shard("shard", "the loader", state, layout)
     _check_shard("sampler_shard", "the sampler", state, layout)
     base = number(state, "base")
@@ -188,7 +191,7 @@ def _exact(state: Mapping[str, Any], layout: Layout, pipeline: Pipeline, strict:
         # Stages behind the lanes said nothing before their first element.
         for _ in range(sum(segment.local for segment in segments)):
             given = [[[given], [0], 0], 0]
-    reading = _Reading(pipeline, layout, base, is_old)
+    reading = _Reading(pipeline, layout, base, is_old, is_joint)
     try:
         cursor = reading.conform(given, start)
     except _Unlike as unlike:
@@ -213,13 +216,17 @@ class _Reading:
       layout: shards and lanes.
       base: position from which shards are counted.
       is_old: whether None may stand for a start.
+      is_joint: whether it is made of the states of all processes.
     """
 
-    def __init__(self, pipeline: Pipeline, layout: Layout, base: int, is_old: bool) -> None:
+    def __init__(
+        self, pipeline: Pipeline, layout: Layout, base: int, is_old: bool, is_joint: bool
+    ) -> None:
         self._root = pipeline.plan.root
         self._layout = layout
         self._base = base
         self._is_old = is_old
+        self._is_joint = is_joint
         self._leaves = 0
 
     def conform(self, given: Any, start: Cursor) -> Cursor:
@@ -244,6 +251,12 @@ class _Reading:
         if len(_list(kept)) != len(numbers):
             raise _Unlike(f"{brief(kept)} where this pipeline has {len(numbers)} counts")
         counts = tuple(map(_count, kept))
+        if len(mine) > 1 == len(counts) and counts[0] >= len(mine):
+            raise errors.StateError(
+                f"the state says that it is the turn of lane {counts[0]} of {len(mine)}"
+            )
+        if len(mine) == 1 and not self._is_joint:
+            counts = counts[-1:] * len(counts)  # nobody else's batches are told beside its own
         return (found, counts, _count(groups)), _count(given[1])
 
     def _leaf(self, given: Any, start: Cursor) -> Cursor:

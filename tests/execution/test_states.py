@@ -273,3 +273,12 @@ def test_an_elastic_state_is_not_for_a_stream_that_counts() -> None:
         uncounted.set_state(state)
     with pytest.raises(StateError, match=r"\['filter'\].*\[\]"):
         counted.set_state(uncounted.get_state())
+
+
+def test_a_turn_that_no_lane_has_is_refused_at_once() -> None:
+    iterator = iter(PIPELINES["lanes"]())
+    next(iterator)
+    state = iterator.get_state()
+    state["cursor"][0][1] = [1000]
+    with pytest.raises(StateError, match="the turn of lane 1000 of"):
+        iterator.set_state(state)
