@@ -279,6 +279,9 @@ def test_a_turn_that_no_lane_has_is_refused_at_once() -> None:
     iterator = iter(PIPELINES["lanes"]())
     next(iterator)
     state = iterator.get_state()
-    state["cursor"][0][1] = [1000]
+    place = state["cursor"][0]
+    while len(place[0]) == 1:  # down to where the lanes are
+        place = place[0][0][0]
+    place[1] = [1000]
     with pytest.raises(StateError, match="the turn of lane 1000 of"):
         iterator.set_state(state)
