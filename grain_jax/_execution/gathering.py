@@ -92,6 +92,9 @@ class Gathering:
       parents: the streams, each at its cursor in `place`.
       grouping: decides.
       place: where to begin; of the groups since its restart point no output is made again.
+
+    Attributes:
+      left_over: records that were left out after the last group; read at the end.
     """
 
     def __init__(self, parents: Sequence[Stream], grouping: Grouping, place: Place) -> None:
@@ -105,6 +108,7 @@ class Gathering:
         self.left_over: list[Skip] = []
 
     def advance(self) -> None:
+        """Gets work going in all parents."""
         for parent in self._parents:
             parent.stream.advance()
 
@@ -113,7 +117,7 @@ class Gathering:
         """Whether the elements of a group are here."""
         return len(self._groups) > self._passed
 
-    def next(self, block: bool) -> Any:
+    def gather(self, block: bool) -> Any:
         """Returns the next group with its elements, PENDING or END."""
         while True:
             while self._groups:
@@ -163,35 +167,13 @@ class Gathering:
         return END
 
 
-class Passed:
-    """A stream whose outputs are elements of its parents, as they are.
-
-    Args:
-      parents: the streams, each at its cursor in `place`.
-      grouping: decides whose elements come next.
-      place: where to begin.
-    """
-
-    def __init__(self, parents: Sequence[Stream], grouping: Grouping, place: Place) -> None:
-        self._gathering = Gathering(parents, grouping, place)
-
-    @property
-    def left_over(self) -> list[Skip]:
-        """Records that were left out after the last output."""
-        return self._gathering.left_over
-
-    @left_over.setter
-    def left_over(self, skips: list[Skip]) -> None:
-        self._gathering.left_over = skips
-
-    def advance(self) -> None:
-        """Gets work going in all of them."""
-        self._gathering.advance()
+class Passed(Gathering):
+    """A stream whose outputs are elements of its parents, as they are."""
 
     def pull(self, most: int, block: bool) -> Any:
         """Returns a run of one element, PENDING or END."""
         self.advance()
-        found = self._gathering.next(block)
+        found = self.gather(block)
         if not isinstance(found, Complete):
             return found
         (run,) = found.runs

@@ -18,7 +18,7 @@ from grain_jax._execution.runs import END, Cursor, Run, Stream, Whereabouts
 __all__ = ["Each", "Groups"]
 
 
-class Groups:
+class Groups(Gathering):
     """Tasks of a stage that makes an output of each group.
 
     Args:
@@ -37,28 +37,19 @@ class Groups:
         size: int,
         local: bool,
     ) -> None:
-        self._gathering = Gathering(parents, grouping, place)
+        super().__init__(parents, grouping, place)
         self._size = size
         self._local = local
         self._most = 1
 
-    @property
-    def left_over(self) -> list[Skip]:
-        """Records that were left out after the last group."""
-        return self._gathering.left_over
-
-    @left_over.setter
-    def left_over(self, skips: list[Skip]) -> None:
-        self._gathering.left_over = skips
-
     def next(self, block: bool) -> Any:
         """Returns a task for the next groups that are complete, PENDING, or END."""
-        found = self._gathering.next(block)
+        found = self.gather(block)
         if not isinstance(found, Complete):
             return found
         groups = [found]
-        while len(groups) < self._most and self._gathering.has_group:
-            groups.append(self._gathering.next(False))
+        while len(groups) < self._most and self.has_group:
+            groups.append(self.gather(False))
         return self._task(groups)
 
     def rest(self, task: _Task, done: int) -> _Task:

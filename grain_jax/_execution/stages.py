@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from grain_jax._algebra.running import Skip
@@ -177,7 +178,7 @@ class Stage:
         Where the first outputs of the first unit were delivered, so was what came before them.
         """
         waiting = self.left_over if not begin else []
-        events = deque(_merged(task.skips, outcome.skipped))
+        events = deque(sorted((*task.skips, *outcome.skipped), key=operator.itemgetter(0)))
         while begin and events and events[0][0] == 0:
             events.popleft()
         for row in range(begin, end):
@@ -194,13 +195,6 @@ class Stage:
             for run, (unit, last) in enumerate(events, len(waiting) + 1):
                 if run % _LONG_RUN == 0 or (silent and run == len(self.left_over)):
                     self.overdue(self._skipped + run, read(task.before(unit + 1)), last)
-
-
-def _merged(
-    before: Sequence[tuple[int, Skip]], own: Sequence[tuple[int, Skip]]
-) -> Iterator[tuple[int, Skip]]:
-    """Yields what was left out before units, and units themselves, in the order of units."""
-    yield from sorted((*before, *own), key=lambda pair: pair[0])
 
 
 class _Failure:

@@ -6,6 +6,7 @@ a few integers, too, so that a stream starts again anywhere from a cursor of con
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -42,23 +43,36 @@ class Group(NamedTuple):
     restart: Restart | None = None
 
 
-class Grouper(Protocol):
-    """A grouping at work, from a restart point on."""
+class Grouper(abc.ABC):
+    """A grouping at work, from a restart point on.
 
+    Attributes:
+      groups: those that are complete and that nobody has asked for; a subclass adds to them.
+    """
+
+    def __init__(self) -> None:
+        self.groups: list[Group] = []
+
+    @abc.abstractmethod
     def wants(self) -> tuple[int, int] | None:
         """Returns which parent to pull next, and how many elements at most; None: no more."""
 
+    @abc.abstractmethod
     def take(self, parent: int, count: int) -> None:
         """Takes note of `count` more elements of a parent."""
 
+    @abc.abstractmethod
     def end(self, parent: int) -> None:
         """Takes note of a parent's end."""
 
     def made(self) -> list[Group]:
         """Returns the groups that are complete since it was last asked, in order."""
+        groups, self.groups = self.groups, []
+        return groups
 
     def dropped(self, parent: int) -> int:
         """Returns how many of a parent's last elements are in no group, once there is no more."""
+        return 0
 
 
 class Grouping(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from grain_jax._algebra.groupings.base import Group, Restart
+from grain_jax._algebra.groupings.base import Group, Grouper, Restart
 from grain_jax._values.errors import StateError
 
 __all__ = ["Batch", "kept"]
@@ -65,10 +65,11 @@ class Batch:
         return _Batching(batches, max(kept), list(kept[1:]))
 
 
-class _Batching:
+class _Batching(Grouper):
     """Fills the share of one parent after the other."""
 
     def __init__(self, batches: tuple[tuple[int, bool], ...], made: int, kept: list[int]) -> None:
+        super().__init__()
         self._batches = batches
         self._size = math.prod(size for size, _ in batches)
         self._kept = kept
@@ -77,7 +78,6 @@ class _Batching:
         self._count = [0] * len(kept)
         self._ended = [False] * len(kept)
         self._dropped = [0] * len(kept)
-        self._groups: list[Group] = []
 
     def wants(self) -> tuple[int, int] | None:
         for parent, begin in enumerate(self._begin):
@@ -98,10 +98,6 @@ class _Batching:
         while self.wants() is None and self._fill():
             pass
 
-    def made(self) -> list[Group]:
-        groups, self._groups = self._groups, []
-        return groups
-
     def dropped(self, parent: int) -> int:
         return self._dropped[parent]
 
@@ -119,7 +115,7 @@ class _Batching:
         for parent, _, end in members:
             self._kept[parent], self._begin[parent] = self._made, end
         restart = Restart(tuple(self._begin), (self._made, *self._kept))
-        self._groups.append(Group(members, self._made - 1, restart))
+        self.groups.append(Group(members, self._made - 1, restart))
         return True
 
     def _check(self, parent: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from grain_jax._algebra.groupings.base import Group, Restart
+from grain_jax._algebra.groupings.base import Group, Grouper, Restart
 from grain_jax._values.errors import StateError
 
 __all__ = ["Turns"]
@@ -26,12 +26,12 @@ class Turns:
         return _Taking(turn, parents)
 
 
-class _Taking:
+class _Taking(Grouper):
     def __init__(self, turn: int, parents: int) -> None:
+        super().__init__()
         self._turn = turn
         self._count = [0] * parents
         self._ended = [False] * parents
-        self._groups: list[Group] = []
 
     def wants(self) -> tuple[int, int] | None:
         return None if all(self._ended) else (self._turn, 1)
@@ -41,18 +41,11 @@ class _Taking:
         self._count[parent] += count
         self._pass()
         restart = Restart(tuple(self._count), (self._turn,))
-        self._groups.append(Group([(parent, first, first + count)], None, restart))
+        self.groups.append(Group([(parent, first, first + count)], None, restart))
 
     def end(self, parent: int) -> None:
         self._ended[parent] = True
         self._pass()
-
-    def made(self) -> list[Group]:
-        groups, self._groups = self._groups, []
-        return groups
-
-    def dropped(self, parent: int) -> int:
-        return 0
 
     def _pass(self) -> None:
         parents = len(self._ended)
