@@ -35,11 +35,6 @@ class BatchStep:
     needs_ordinal: ClassVar[bool] = False
     keeps_key: ClassVar[bool] = False
 
-    @property
-    def stacks(self) -> bool:
-        """Whether the library makes the batch."""
-        return self.function is None
-
     def __call__(self, block: Block, failures: running.Failures | None = None) -> Block:
         batches: list[Any] = []
         begin = 0

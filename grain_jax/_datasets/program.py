@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from grain_jax._algebra import access, stacking
@@ -135,14 +135,12 @@ class Program:
         """
         begin = time.perf_counter()
         segment = self._segments[kind]
-        failures = Failures(_at_once(allocate), self._skips)
+        waited = 0.0
+        # Only what is read may be left out: later segments have what is made of it.
+        skips = () if isinstance(payload, Gathered) else self._skips
+        failures = Failures(_at_once(allocate), skips)
         if isinstance(payload, Gathered):
-            block = Block(inputs, payload.positions, payload.outputs, payload.rngs)
-            block.ordinal = payload.ordinal
-            block.describe = None if isinstance(self._root, Upstream) else self._root.describe
-            waited = 0.0
-            failures = Failures(_at_once(allocate), ())
-            done, block = self._run_gathered(segment, payload, block, allocate, failures)
+            done, block = self._run_gathered(segment, payload, inputs, allocate, failures)
         else:
             if ready is None:
                 ready = self._tried(kind, payload, _at_once(allocate))
@@ -225,30 +223,24 @@ class Program:
         self,
         segment: Segment,
         payload: Gathered,
-        block: Block,
+        inputs: list[Any],
         allocate: stacking.Allocate | None,
         failures: Failures,
     ) -> tuple[int, Block]:
         """Runs a later segment on the elements of batches, or on single elements."""
+        block = Block(inputs, payload.positions, payload.outputs, payload.rngs)
+        block.ordinal = payload.ordinal
+        block.describe = None if isinstance(self._root, Upstream) else self._root.describe
         if payload.sizes is None:
             done = len(block)
             block = segment.run(block, allocate, self._seed, failures)
-            return self._settled(segment, done, block, failures)
-        results: list[Block] = []
-        end = 0
-        for unit, size in enumerate(payload.sizes):
-            begin, end = end, end + size
-            piece = block.move(begin, end)
-            piece.ordinal = payload.ordinal + unit * segment.unit
-            try:
-                result = segment.run(piece, allocate, self._seed)
-            except BaseException as error:
-                failures.add(unit, error)
-                break
-            result.rows = [unit] * len(result)
-            results.append(result)
-        done = len(payload.sizes)
-        return self._settled(segment, done, _together(results), failures)
+        else:
+            done = len(payload.sizes)
+            groups = _groups(segment, payload.sizes, block)
+            block = _each_unit(
+                groups, lambda group: segment.run(group, allocate, self._seed), failures
+            )
+        return self._settled(segment, done, block, failures)
 
     def _run_units(
         self,
@@ -297,32 +289,27 @@ class Program:
         failures: Failures,
     ) -> tuple[int, Block]:
         """Runs one unit after the other."""
-        run: Callable[[Segment, Any, stacking.Allocate | None], Block | None]
         if isinstance(ready, Read):
-            asked = ready.units
-            parts, run = _pieces(segment, ready.block), self._run_piece
-        else:
-            asked = -(-payload.count // segment.unit)
-            parts, run = _parts(payload, segment.unit), self._run_part
-        together = ready if isinstance(ready, BaseException) else None
-        results: list[Block] = []
+            pieces = _pieces(segment, ready.block)
+            return ready.units, _each_unit(
+                pieces, lambda piece: segment.run(piece, allocate, self._seed), failures
+            )
+        asked, together = -(-payload.count // segment.unit), ready
+
+        def run(part: Any) -> Block | None:
+            if together is not None and asked == 1:
+                raise together
+            return self._run_part(segment, part, allocate)
+
         try:
-            for unit, part in parts:
-                try:
-                    if together is not None and asked == 1:
-                        raise together
-                    result = run(segment, part, allocate)
-                except BaseException as error:
-                    if not failures.add(unit, error):
-                        break
-                    continue
-                if result is not None:
-                    result.rows = [unit] * len(result)
-                    results.append(result)
-            else:
-                if together is not None and not isinstance(together, self._skips):
-                    raise together  # it did not come again, and is raised all the same
-            return asked, _together(results)
+            block = _each_unit(_parts(payload, segment.unit), run, failures)
+            if (
+                together is not None
+                and failures.stop is None
+                and not isinstance(together, self._skips)
+            ):
+                raise together  # it did not come again, and is raised all the same
+            return asked, block
         finally:
             ready = together = None  # the traceback of what was caught leads to this frame
 
@@ -341,11 +328,6 @@ class Program:
             block = block.part(0, units * segment.unit)
             block.rows = None
         return Read(units, block, waited)
-
-    def _run_piece(
-        self, segment: Segment, block: Block, allocate: stacking.Allocate | None
-    ) -> Block:
-        return segment.run(block, allocate, self._seed)
 
     def _run_part(
         self, segment: Segment, payload: Any, allocate: stacking.Allocate | None
@@ -375,8 +357,32 @@ def _gap(rows: Sequence[int]) -> int:
     return next((place for place, row in enumerate(rows) if place != row), len(rows))
 
 
-def _together(results: Sequence[Block]) -> Block:
+def _each_unit(
+    units: Iterable[tuple[int, Any]], run: Callable[[Any], Block | None], failures: Failures
+) -> Block:
+    """Returns what `run` makes of units, each by itself, up to one that stops; rows are units."""
+    results: list[Block] = []
+    for unit, part in units:
+        try:
+            result = run(part)
+        except BaseException as error:
+            if not failures.add(unit, error):
+                break
+            continue
+        if result is not None:
+            result.rows = [unit] * len(result)
+            results.append(result)
     return joined(results) if results else Block([], [], rows=[])
+
+
+def _groups(segment: Segment, sizes: Sequence[int], block: Block) -> Iterator[tuple[int, Block]]:
+    """Yields units of such sizes and their blocks, each of which counts as a full one."""
+    end = 0
+    for unit, size in enumerate(sizes):
+        begin, end = end, end + size
+        piece = block.move(begin, end)
+        piece.ordinal = block.ordinal + unit * segment.unit
+        yield unit, piece
 
 
 def _parts(payload: Any, size: int) -> Iterator[tuple[int, Any]]:
