@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import grain_jax as grain
 from grain_jax.errors import StateError
+from tests.states.forms import form
 
 MapDataset = grain.MapDataset
 
@@ -99,14 +100,8 @@ def test_the_form_does_not_change(name: str) -> None:
     forms = set()
     for _ in range(5):
         next(iterator)
-        forms.add(_form(iterator.get_state()))
+        forms.add(form(iterator.get_state()))
     assert len(forms) == 1
-
-
-def _form(value: Any) -> Any:
-    if isinstance(value, dict):
-        return tuple((key, _form(item)) for key, item in value.items())
-    return tuple(map(_form, value)) if isinstance(value, list) else type(value)
 
 
 def test_what_an_elastic_state_holds() -> None:

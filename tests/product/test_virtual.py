@@ -14,6 +14,7 @@ import grain_jax as grain
 from grain_jax import errors, transforms
 from tests.product.pieces import Odd, shuffled
 from tests.product.shards import KINDS, close, expected, flat, joint, processes, restore, save, step
+from tests.states.forms import form
 
 Shard = grain.sharding.ShardOptions
 pytestmark = pytest.mark.usefixtures("no_process_left")
@@ -170,12 +171,6 @@ def test_the_form_of_the_state_does_not_change() -> None:
     (alone,) = virtual("filter", 150, 1, False)
     forms = set()
     for _ in range(6):
-        forms.add(_form(json.loads(alone.get_state())))
+        forms.add(form(json.loads(alone.get_state())))
         next(alone)
     assert len(forms) == 1
-
-
-def _form(value: Any) -> Any:
-    if isinstance(value, dict):
-        return tuple((key, _form(item)) for key, item in value.items())
-    return tuple(map(_form, value)) if isinstance(value, list) else type(value)
