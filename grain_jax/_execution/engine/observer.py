@@ -183,6 +183,9 @@ class _Observer:
 
     def _note(self, *path: str, value: Any) -> None:
         is_special = path[-1].startswith("__") and not callable(value)
+        # What no source code can name (`@py_assert`) comes from hooks that rewrite code as it is
+        # imported, as pytest does; workers import without them.
+        is_special = is_special or not path[-1].isidentifier()
         if not is_special and self._is_compared(path[0]) and not self._is_ignored(".".join(path)):
             self._values.setdefault(path, value)
             function = reach.functions_of(value)[0]
