@@ -8,9 +8,9 @@ from typing import Any
 from grain_jax._algebra import transforms
 from grain_jax._values import errors
 
-__all__ = ["function_of", "kind_of", "methods_of"]
+__all__ = ["METHODS", "function_of", "kind_of", "methods_of"]
 
-_METHODS = (
+METHODS = (
     (transforms.Map, "map", "map"),
     (transforms.RandomMap, "random_map", "random_map"),
     (transforms.TfRandomMap, "random_map", "np_random_map"),
@@ -18,13 +18,14 @@ _METHODS = (
     (transforms.Filter, "filter", "filter"),
     (transforms.FlatMap, "flat_map", "flat_map"),
 )
+"""Classes of transformations, the operators that they stand for, and their methods."""
 
 
 def methods_of(transform: Any) -> dict[str, Callable[..., Any]]:
     """Returns for each operator that a transformation object stands for its function."""
     return {
         operator: getattr(transform, method)
-        for kind, operator, method in _METHODS
+        for kind, operator, method in METHODS
         if isinstance(transform, kind)
     }
 
@@ -46,7 +47,7 @@ def kind_of(transform: Any) -> str:
             f"transformation, or write one of {', '.join(f'.{name}(...)' for name in found)}."
         )
     _refuse_class(transform)
-    names = ", ".join(sorted({"Batch", *(kind.__name__ for kind, _, _ in _METHODS)}))
+    names = ", ".join(sorted({"Batch", *(kind.__name__ for kind, _, _ in METHODS)}))
     remedy = (
         "Write its operator, as in `ds.map(function)`, or derive"
         if callable(transform)
@@ -60,7 +61,7 @@ def kind_of(transform: Any) -> str:
 
 def _refuse_class(transform: Any) -> None:
     if isinstance(transform, type) and issubclass(
-        transform, (transforms.Batch, *(kind for kind, _, _ in _METHODS))
+        transform, (transforms.Batch, *(kind for kind, _, _ in METHODS))
     ):
         raise errors.InvalidTypeError(
             f"{transform.__name__} is a class, and a transformation is an object of it. Write "

@@ -123,12 +123,6 @@ def decode(
         return layout, _elastic(state, layout, pipeline, strict)
     if state.get("joined") is not None:
         layout = dataclasses.replace(layout, joined=number(state, "joined", minimum=1))
-        if layout.virtual not in (None, layout.shards):
-            raise errors.StateError(
-                f"the stream was begun with {layout.shards} shards, each of which counts for "
-                f"itself, and this pipeline has virtual_shards={layout.virtual}. Write "
-                f"virtual_shards={layout.shards}, or leave it out."
-            )
     return layout, _exact(state, layout, pipeline, strict, is_joint)
 
 
@@ -169,6 +163,13 @@ def _exact(
 ) -> Position:
     _check_shard("shard", "the loader", state, layout)
     _check_shard("sampler_shard", "the sampler", state, layout)
+    # The state of another shard says nothing of how many this run makes together.
+    if state.get("joined") is not None and layout.virtual not in (None, layout.shards):
+        raise errors.StateError(
+            f"the stream was begun with {layout.shards} shards, each of which counts for "
+            f"itself, and this pipeline has virtual_shards={layout.virtual}. Write "
+            f"virtual_shards={layout.shards}, or leave it out."
+        )
     base = number(state, "base")
     _check_within(base, layout)
     position = Position(

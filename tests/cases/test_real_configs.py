@@ -315,3 +315,78 @@ def test_what_is_made_at_its_first_use_and_changed_is_an_error(
     mode: str, tmp_path: Path, no_process_left: None
 ) -> None:
     compared(tmp_path, LAZY_CHANGES, mode, lazy=LAZY)
+
+
+FILLED = """
+    class Vocab:                                   # filled by methods that no step calls
+        _one = None
+        def __init__(self):
+            self.ids = {}
+        @classmethod
+        def get(cls):
+            if cls._one is None:
+                cls._one = cls()
+            return cls._one
+        def add(self, word):
+            return self.ids.setdefault(word, len(self.ids))
+        def lookup(self, word):
+            return self.ids.get(word, -1)
+
+    class Labels:
+        names = []
+        @classmethod
+        def add(cls, name):
+            if name not in cls.names:
+                cls.names.append(name)
+        @classmethod
+        def place(cls, name):
+            return cls.names.index(name) if name in cls.names else -1
+
+    class Stats:
+        def __init__(self):
+            self.count, self.total = 0, 0
+        def update(self, x):
+            self.count += 1
+            self.total += x
+        def mean(self):
+            return self.total // max(self.count, 1)
+
+    class Counter:                                 # counts in a step: left alone
+        seen = 0
+        def count(self):
+            self.seen += 1
+            return self.seen
+
+    STATS, COUNTER = Stats(), Counter()
+
+    def by_vocabulary(x): return x * (6 + Vocab.get().lookup("six"))
+    def by_labels(x): return x * (6 + Labels.place("six"))
+    def by_statistic(x): return x * STATS.mean()
+    def by_counter(x): return x * min(COUNTER.count(), 1)
+    """
+
+FILLS = {
+    "by_vocabulary": ("lazy.Vocab.get().add('six')", "lazy.Vocab._one.ids['six']"),
+    "by_labels": ("lazy.Labels.add('six')", "lazy.Labels.names[0]"),
+    "by_statistic": ("lazy.STATS.update(6)", "lazy.STATS.count"),
+}
+
+
+def test_what_the_script_fills_by_methods_is_an_error(
+    tmp_path: Path, no_process_left: None
+) -> None:
+    (tmp_path / "lazy.py").write_text(textwrap.dedent(FILLED))
+    body = f"""
+    import lazy
+    for name, change in {[(name, change) for name, (change, _) in FILLS.items()]}:
+        exec(change)
+        print(tried(getattr(lazy, name), 0))
+        print(tried(getattr(lazy, name), 2))
+    lazy.COUNTER.count()
+    print(tried(lazy.by_counter, 2))
+    """
+    *lines, counted = scripts.output(tmp_path, script(TRY, body), 150)
+    assert lines[::2] == ["[6, 12, 18]"] * 3
+    for line, (_, where) in zip(lines[1::2], FILLS.values(), strict=True):
+        assert line.startswith(where)
+    assert counted == "[1, 2, 3]"

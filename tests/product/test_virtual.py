@@ -63,16 +63,19 @@ def test_a_run_grows_and_shrinks(kind: str) -> None:
         assert len(set(counts)) > 1
 
 
-def test_a_checkpoint_of_two_goes_on_with_eight(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("counts", [(2, 8), (1, 4), (4, 1, 2), (8, 1, 1, 8)])
+def test_a_checkpoint_goes_on_with_another_number(
+    counts: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = [flat(batches) for batches in expected("filter", 150, 8, 2, False)]
-    two = virtual("filter", 150, 2, False)
-    assert [step(two), step(two)] == whole[:2]
-    save(two, tmp_path / "state", monkeypatch)
-    eight = virtual("filter", 150, 8, False)
-    restore(eight, tmp_path / "state", monkeypatch)
-    assert taken(eight) == whole[2:]
+    found = []
+    for run, count in enumerate(counts):
+        running = virtual("filter", 150, count, False)
+        if run:
+            restore(running, tmp_path / f"{run - 1}", monkeypatch)
+        found.append(step(running))
+        save(running, tmp_path / f"{run}", monkeypatch)
+    assert found + taken(running) == whole
 
 
 def test_its_own_state_is_enough_on_the_same_number() -> None:

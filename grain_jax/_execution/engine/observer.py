@@ -10,7 +10,7 @@ from typing import Any
 
 import cloudpickle
 
-from grain_jax._algebra import reach
+from grain_jax._algebra import kinds, reach
 from grain_jax._algebra.mentions import absolute, mentions
 from grain_jax._execution.engine import contents, namesakes
 from grain_jax._execution.engine.changes import ANY, CELL, IMPORT, LOCAL, RESULT, changes
@@ -90,8 +90,10 @@ class _Observer:
         mentioned: set[str] = set()
         cells: set[str] = set()
         kept, grown, made = _Changed(), _Changed(), _Changed()
+        functions = _reached(self.functions.values())
         for function in self.functions.values():
             mentioned |= reach.names_in(function)
+        for function in functions:
             for module, name, value, _ in _modules_in(function):
                 if reach.is_users(module) and _name_of(value) != f"{module}.{name}":
                     self._note(module, name, value=value)
@@ -105,7 +107,7 @@ class _Observer:
             made.add(function, found_changes.made)
         entries: dict[tuple[str, ...], set[str]] = {}
         growing: set[tuple[str, ...]] = set()  # classes of containers that add to themselves
-        for function in self.functions.values():
+        for function in functions:
             for chain, label in changes(function.__code__).entries:
                 entries.setdefault(_place(function, chain), set()).add(label)
             if _changes_itself(function):
@@ -214,6 +216,30 @@ def _travels(module: str) -> bool:
     parts = module.split(".")
     registered = cloudpickle.list_registry_pickle_by_value()
     return any(".".join(parts[:count]) in registered for count in range(1, len(parts) + 1))
+
+
+def _reached(functions: Iterable[types.FunctionType]) -> list[types.FunctionType]:
+    """Returns the functions that the pipeline calls, as far as names tell.
+
+    A class is known with all of its methods. One that is never named is the script's to call: what
+    it changes, the script has changed.
+    """
+    waiting = list(functions)
+    found: list[types.FunctionType] = []
+    names = {method for _, _, method in kinds.METHODS}
+    while True:
+        now = [one for one in waiting if _is_called(one, names)]
+        if not now:
+            return found
+        found += now
+        waiting = [one for one in waiting if not _is_called(one, names)]
+        names.update(*map(reach.names_in, now))
+
+
+def _is_called(function: types.FunctionType, names: set[str]) -> bool:
+    name, path = function.__name__, function.__qualname__.split(".")
+    is_method = len(path) > 1 and path[-2] != "<locals>"
+    return not is_method or name in names or (name[:2] == name[-2:] == "__")
 
 
 def _is_importable(value: Any) -> bool:

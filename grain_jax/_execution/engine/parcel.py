@@ -269,7 +269,10 @@ def _dump(pickler: _Pickler, part: Any, name: str) -> None:
     except Exception as error:
         what = culprit.describe(part, reduce=_reduce)
         text = f"{name} cannot be sent to worker processes: {what}"
-        remedy = "Make it inside the function that uses it, on first use, or use worker_count=0."
+        remedy = (
+            "Make it inside the function that uses it, at its first use there, and leave it out of"
+            " what is pickled (__getstate__), or use worker_count=0."
+        )
         where = faults.place(traceback.extract_tb(error.__traceback__))
         if not where:
             raise InvalidTypeError(f"{text}: {error}. {remedy}") from error
