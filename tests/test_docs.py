@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import re
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 import optax
+import pytest
 from flax import nnx
 
 import grain_jax as grain
@@ -67,3 +70,16 @@ def test_a_convolution_trains_on_the_mesh_of_the_page_on_many_hosts() -> None:
     assert len(losses) == 25  # 10 epochs of 20 records, in batches of 8
     assert np.isfinite(losses).all()
     assert losses[-1] < losses[0]
+
+
+def test_the_operator_of_the_page_on_operators(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_process_left: None
+) -> None:
+    page = (ROOT / "docs" / "operators.md").read_text()
+    operator, use, test, *_ = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "stride.py").write_text(operator)
+    monkeypatch.syspath_prepend(tmp_path)
+    namespace = dict(vars(importlib.import_module("stride")))
+    exec(use, namespace)
+    exec(test, namespace)
+    namespace["test_every_third_element"]()

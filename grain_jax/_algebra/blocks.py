@@ -24,6 +24,8 @@ class Block:
       rows: for each element which entry of the request it answers; None while all are there.
       ordinal: how many elements of the stream come before the first of this block.
       describe: says in words which record stands at a position, for errors.
+      layout: what the step that makes an element of all of them needs besides.
+      measures: columns of what groupings have to know of the elements.
     """
 
     data: list[Any]
@@ -33,6 +35,8 @@ class Block:
     rows: list[int] | None = None
     ordinal: int = 0
     describe: Callable[[int], str] | None = None
+    layout: Any = None
+    measures: list[list[Any]] | None = None
 
     def __len__(self) -> int:
         return len(self.data)
@@ -64,6 +68,8 @@ class Block:
             list(keep) if self.rows is None else [self.rows[i] for i in keep],
             self.ordinal,
             self.describe,
+            self.layout,
+            self.measures and [[column[i] for i in keep] for column in self.measures],
         )
 
     def part(self, begin: int, end: int) -> Block:
@@ -76,6 +82,8 @@ class Block:
             None if self.rows is None else self.rows[begin:end],
             self.ordinal + begin,
             self.describe,
+            self.layout,
+            self.measures and [column[begin:end] for column in self.measures],
         )
 
     def move(self, begin: int, end: int) -> Block:
@@ -109,6 +117,10 @@ def joined(blocks: Sequence[Block]) -> Block:
     rngs: list[np.random.Generator | None] | None = None
     if any(block.rngs is not None for block in blocks):
         rngs = [rng for block in blocks for rng in block.rngs or [None] * len(block)]
+    measures: list[list[Any]] | None = None
+    if any(block.measures is not None for block in blocks):
+        columns = zip(*(block.measures or () for block in blocks if len(block)), strict=True)
+        measures = [[value for column in parts for value in column] for parts in columns]
     return Block(
         [element for block in blocks for element in block.data],
         [position for block in blocks for position in block.positions],
@@ -117,6 +129,8 @@ def joined(blocks: Sequence[Block]) -> Block:
         [row for block in blocks for row in block.rows or ()],
         first.ordinal,
         first.describe,
+        None,
+        measures,
     )
 
 

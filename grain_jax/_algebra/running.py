@@ -50,11 +50,13 @@ class Made:
         did not fail has one output.
       outputs: for each output which one of a flat-map it is; None where the block's numbers stay.
       plain: a type whose values need no second look.
+      measures: for each output what a grouping has to know of it, where that is asked.
     """
 
     data: list[Any]
     rows: list[int] | None = None
     outputs: list[int] | None = None
+    measures: list[Any] | None = None
     plain: type | None = None
 
 
@@ -215,6 +217,8 @@ def _cut(made: Made, row: int, failed: list[int]) -> None:
         del made.rows[kept:]
     if made.outputs is not None:
         del made.outputs[kept:]
+    if made.measures is not None:
+        del made.measures[kept:]
 
 
 def _picked(block: Block, made: Made, failed: list[int]) -> Block:

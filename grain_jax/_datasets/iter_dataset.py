@@ -13,8 +13,10 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from grain_jax._algebra import steps, transforms
+from grain_jax._algebra.groupings.base import Grouping
+from grain_jax._algebra.groups import GroupStep
 from grain_jax._datasets import fluent, iterators
-from grain_jax._datasets.plan import Plan, Root, Upstream
+from grain_jax._datasets.plan import Grouped, Plan, Root, Upstream
 from grain_jax._values import errors, options
 
 __all__ = ["IterDataset"]
@@ -34,15 +36,22 @@ class _Description:
       numbered: steps so far, over the whole pipeline.
       remote: how many of `steps` worker processes run; None for none.
       setup: how they do it.
+      below: how workers run the streams that the root is made of.
     """
 
-    root: Root | Upstream
+    root: Root | Upstream | Grouped
     steps: tuple[steps.Step, ...] = ()
     seed: int | None = None
     randoms: int = 0
     numbered: int = 0
     remote: int | None = None
     setup: iterators.Setup = dataclasses.field(default_factory=iterators.Setup)
+    below: tuple[iterators.Setup, ...] = ()
+
+    @property
+    def setups(self) -> tuple[iterators.Setup, ...]:
+        """How workers run all of the pipeline; empty if none do."""
+        return self.below if self.remote is None else (self.setup, *self.below)
 
 
 class IterDataset(fluent.Fluent, Generic[T]):
@@ -108,7 +117,8 @@ class IterDataset(fluent.Fluent, Generic[T]):
     def __iter__(self) -> iterators.DatasetIterator[T]:
         if self._is_custom:
             raise NotImplementedError(f"{type(self).__name__} defines no __iter__")
-        return iterators.run(self.plan(), self._description.setup)
+        setup = _together(self._description.setups) or self._description.setup
+        return iterators.run(self.plan(), setup)
 
     @property
     def _is_custom(self) -> bool:
@@ -120,6 +130,37 @@ class IterDataset(fluent.Fluent, Generic[T]):
         about = self._description
         skips = about.setup.options.skips
         return Plan(about.root, list(about.steps), about.remote, about.seed or 0, skips)
+
+    def _make_of(
+        self,
+        parents: Sequence[IterDataset[Any]],
+        grouping: Grouping,
+        text: str,
+        make: Callable[[list[Any], Any], Any] | None = None,
+        function: Callable[..., Any] | None = None,
+    ) -> None:
+        """Makes this the stream of what a grouping takes of other streams.
+
+        Args:
+          parents: the streams.
+          grouping: decides which of their elements make an element of this one.
+          text: what messages call the operator.
+          make: makes an element of those of a group, and of what the grouping laid out for them;
+            None where each group is one element, which is passed on as it is.
+          function: the user's, if `make` calls one.
+        """
+        abouts = [parent._description for parent in parents]
+        numbered = max(about.numbered for about in abouts)
+        title = f"step {numbered + 1}: {text}"
+        step = None if make is None else GroupStep(make, title, function)
+        self._description = _Description(
+            Grouped(tuple(parent.plan() for parent in parents), grouping, step, title),
+            seed=next((about.seed for about in abouts if about.seed is not None), None),
+            randoms=max(about.randoms for about in abouts),
+            numbered=numbered + 1,
+            below=tuple(setup for about in abouts for setup in about.setups),
+        )
+        self._text = f"{parents[0]!r}.{text}" if len(parents) == 1 else f"{text}({parents!r})"
 
     def map(self, transform: transforms.Map | Callable[[T], Any]) -> IterDataset[Any]:
         """Returns the stream with `transform` applied to every element."""
@@ -236,6 +277,28 @@ class IterDataset(fluent.Fluent, Generic[T]):
         result._description = dataclasses.replace(self._description, **changes)
         result._text = f"{self._text}.{text}"
         return result
+
+
+def _together(setups: Sequence[iterators.Setup]) -> iterators.Setup | None:
+    """Returns how one set of workers runs all of a tree: as many as the largest one asked for.
+
+    Raises:
+      InvalidValueError: if anything else differs.
+    """
+    if not setups:
+        return None
+    most = max(setup.options.num_workers for setup in setups)
+    first, *others = (dataclasses.replace(one.options, num_workers=most) for one in setups)
+    for other in others:
+        for field in dataclasses.fields(first):
+            values = [getattr(one, field.name) for one in (first, other)]
+            if values[0] != values[1]:
+                raise errors.InvalidValueError(
+                    f"one set of workers runs all of this dataset, and its mp_prefetch have "
+                    f"{field.name}={values[0]!r} and {values[1]!r}. Give them the same, or write "
+                    "mp_prefetch once, at the end."
+                )
+    return iterators.Setup(first)
 
 
 def _checked(given: options.MultiprocessingOptions | None) -> options.MultiprocessingOptions:

@@ -1,27 +1,23 @@
-"""Plan: a pipeline as data, cut into segments.
+"""Plan: a pipeline as data: where its elements come from, and the steps that act on them.
 
-A segment turns *units* into outputs, each unit by itself. For the first segment a unit is a
-record, or the records of a batch where a batch is made of a known number of them. A later segment
-exists where a batch follows a step that changes counts (a filter, a flat-map): only there must
-somebody count before the work can go on. Its units are groups of outputs of the segment before.
+They come from records that have positions, from an iterable of the user's, or out of other plans,
+so that a plan is a tree. Each plan in it is cut into segments; see `segments`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, TypeGuard
 
-from grain_jax._algebra import global_random, running, stacking, steps
-from grain_jax._algebra.blocks import Block, Rest, one_by_one
-from grain_jax._algebra.steps import Step
+from grain_jax._algebra import stacking, steps
+from grain_jax._algebra.blocks import Block
+from grain_jax._algebra.groupings.base import EPOCH, Grouping
+from grain_jax._algebra.measures import MeasureStep
 from grain_jax._datasets.schedule import Span
+from grain_jax._datasets.segments import HERE, Segment, cut
 
-__all__ = ["Plan", "Root", "Segment", "Upstream", "cut"]
-
-
-_BATCHED = 1 << 31
-"""Which part of a pipeline draws for batches: above the numbers of segments, those of records."""
+__all__ = ["Branch", "Grouped", "Plan", "Root", "Upstream", "has_positions"]
 
 
 class Root(Protocol):
@@ -114,205 +110,85 @@ class Upstream:
 
     dataset: Any
 
+    def describe(self, position: int) -> str:
+        """Says in words which element stands at a position."""
+        return f"position {position}"
 
-@dataclasses.dataclass
-class Segment:
-    """Steps that act on one unit at a time.
+
+@dataclasses.dataclass(frozen=True)
+class Grouped:
+    """A root made of other streams: a grouping decides which of their elements make an element.
 
     Attributes:
-      steps: what is done.
-      batches: size and drop_remainder of the batches, innermost first, whose records make one unit.
-      counted: whether every unit gives exactly one output.
-      drawing: titles of the steps that may draw from the process-wide generators.
-      number: place of the segment in the pipeline.
-      local: whether it must run in the trainer's process.
-      rest: what becomes of a batch of batches that its records do not fill: "pad" and "drop" give a
-        `Rest`; with None they are stacked as they are, which fails if the inner batches differ.
+      parents: the streams.
+      grouping: decides.
+      step: makes an element of a group; None where a group is one element, which passes as it is.
+      title: what error messages call it.
     """
 
-    steps: list[steps.Step]
-    batches: list[tuple[int, bool]]
-    counted: bool
-    number: int = 0
-    local: bool = False
-    drawing: tuple[str, ...] = ()
-    rest: str | None = None
+    parents: tuple[Plan, ...]
+    grouping: Grouping
+    step: steps.Step | None
+    title: str
+
+    def describe(self, position: int) -> str:
+        """Says in words which record stands at a position, and which part has it."""
+        epoch, within = divmod(position, EPOCH)
+        inner, part = divmod(within, len(self.parents))
+        text: str = self.parents[part].root.describe(inner)
+        if len(self.parents) > 1:
+            text += f" of dataset {part} of {self.title}"
+        return f"{text}, in epoch {epoch}" if epoch else text
+
+
+def has_positions(root: Root | Upstream | Grouped) -> TypeGuard[Root]:
+    """Whether the elements of a root are read by their positions."""
+    return not isinstance(root, (Upstream, Grouped))
+
+
+@dataclasses.dataclass
+class Branch:
+    """A plan cut into segments, and those that it is made of.
+
+    Attributes:
+      plan: which.
+      segments: of its own steps; the first one may have no steps.
+      parents: those of the plans that its root is made of.
+    """
+
+    plan: Plan
+    segments: list[Segment]
+    parents: tuple[Branch, ...] = ()
 
     @property
-    def seeded(self) -> bool:
-        """Whether the process-wide generators are seeded for each unit."""
-        return bool(self.drawing)
-
-    @property
-    def unit(self) -> int:
-        """Elements of the stream before that make up one unit."""
-        product = 1
-        for size, _ in self.batches:
-            product *= size
-        return product
-
-    @property
-    def nest(self) -> tuple[int, ...] | None:
-        """Sizes, outermost first, if the last steps stack records, and batches of them, and so on.
-
-        None where another step is between them or behind.
-        """
-        count = len(self.batches)
-        if not count or not all(map(_stacks, self.steps[-count:])):
+    def first(self) -> Segment | None:
+        """The segment that makes the elements of the root; None where they pass as they are."""
+        root = self.plan.root
+        if isinstance(root, Upstream) or (isinstance(root, Grouped) and root.step is None):
             return None
-        return tuple(size for size, _ in reversed(self.batches))
+        return self.segments[0]
 
     @property
-    def may_leave_rest(self) -> bool:
-        """Whether the last element may be a batch of batches that its records do not fill."""
-        batches = [step for step in self.steps if isinstance(step, steps.BatchStep)]
-        return self.counted and len(batches) > 1 and all(map(_stacks, batches))
+    def behind(self) -> list[Segment]:
+        """The segments that act on elements of the root."""
+        if self.first is not None:
+            return self.segments[1:]
+        if isinstance(self.plan.root, Grouped):
+            return [segment for segment in self.segments if segment.steps]
+        return self.segments
 
-    @property
-    def needs_all(self) -> bool:
-        """Whether the steps count on every element of the stream before being there."""
-        return bool(self.batches) or any(step.needs_ordinal for step in self.steps)
+    def beside(self, plan: Plan) -> Branch:
+        """Returns the same segments for a plan of which its own is a copy."""
+        parents = self.parents
+        if isinstance(plan.root, Grouped):
+            parents = tuple(map(Branch.beside, parents, plan.root.parents))
+        return Branch(plan, self.segments, parents)
 
-    @property
-    def stacks_records(self) -> bool:
-        """Whether the source may stack: one batch is a unit, and nothing works on its records."""
-        first = self.steps[0] if self.steps else None
-        return (
-            isinstance(first, steps.BatchStep) and first.function is None and len(self.batches) == 1
-        )
-
-    def run_stacked(self, batch: Any, where: Block, seed: int) -> Block:
-        """Runs all steps but the first on a unit that the source has stacked.
-
-        Args:
-          batch: the stacked records.
-          where: a block for their whereabouts; its data do not matter.
-          seed: for the process-wide generators.
-        """
-        last = len(where.positions) - 1
-        block = where.part(last, last + 1)
-        block.data, block.ordinal = [batch], where.ordinal // self.unit
-        return dataclasses.replace(self, steps=self.steps[1:]).run(block, None, seed)
-
-    def run(
-        self,
-        block: Block,
-        allocate: stacking.Allocate | None,
-        seed: int,
-        failures: running.Failures | None = None,
-    ) -> Block:
-        """Runs all steps on the elements of one unit, or of several that are one element each.
-
-        Args:
-          block: the elements.
-          allocate: memory for batches; None means fresh memory.
-          seed: for the process-wide generators.
-          failures: takes what elements raise, where each is a unit; None raises it.
-        """
-        todo = self.steps
-        if self.seeded and len(block):
-            todo, block = self._run_drawing(block, seed, failures)
-        if self.rest is not None and len(block) < self.unit:
-            return self._left(todo, block)
-        return _run(todo, block, allocate, failures)
-
-    def _run_drawing(
-        self, block: Block, seed: int, failures: running.Failures | None
-    ) -> tuple[list[Step], Block]:
-        """Seeds the process-wide generators, for each record by itself where that comes first.
-
-        So what a record draws before it is batched depends on its position alone, and not on the
-        size of the batch, nor on who shares it.
-
-        Returns:
-          The steps that are left to do, and what they act on.
-        """
-
-        def start(position: int, output: int) -> None:
-            global_random.seed_for(seed, position, output, self.number)
-
-        if not self.batches:
-            return [], one_by_one(
-                block,
-                lambda one: _run(self.steps, one, None, failures),
-                start,
-                lambda: failures is not None and failures.stop is not None,
-            )
-        place = next((i for i, s in enumerate(self.steps) if s.counts == "groups"), 0)
-        head, tail = self.steps[:place], self.steps[place:]
-        if not any(step.title in self.drawing for step in head):
-            head, tail = [], self.steps
-        last, output = int(block.positions[-1]), block.outputs[-1] if block.outputs else 0
-        if head:
-            block = one_by_one(block, lambda one: _run(head, one, None), start)
-        if any(step.title in self.drawing for step in tail):
-            global_random.seed_for(seed, last, output, _BATCHED + self.number)
-        return tail, block
-
-    def _left(self, todo: list[Step], block: Block) -> Block:
-        """Puts a `Rest` in place of the unit's only output."""
-        count = len(block)
-        batch = None
-        if self.rest == "pad":
-            place = len(todo) - len(self.batches)
-            whole = dataclasses.replace(todo[place], size=self.unit)  # type: ignore[type-var]
-            block = _run([*todo[:place], whole], block, None)
-            (batch,) = block.data
-        block = block.part(len(block) - 1, len(block))
-        sizes = tuple(size for size, _ in reversed(self.batches))
-        block.data, block.ordinal = [Rest(batch, count, sizes)], block.ordinal // self.unit
-        return block
-
-
-def _stacks(step: steps.Step) -> bool:
-    return isinstance(step, steps.BatchStep) and step.function is None
-
-
-def _run(
-    todo: Sequence[steps.Step],
-    block: Block,
-    allocate: stacking.Allocate | None,
-    failures: running.Failures | None = None,
-) -> Block:
-    last = len(todo) - 1
-    for place, step in enumerate(todo):
-        # Only what leaves the process is worth placing where it leaves from.
-        if place == last and allocate is not None and isinstance(step, steps.BatchStep):
-            step = dataclasses.replace(step, allocate=allocate)
-        block = step(block, failures)
-    return block
-
-
-def cut(
-    todo: Sequence[steps.Step], *, sparse: bool = False, local_from: int | None = None
-) -> list[Segment]:
-    """Cuts a pipeline into segments.
-
-    Args:
-      todo: the steps, in order.
-      sparse: whether elements may be absent before the first step.
-      local_from: number of the first step that must run in the trainer's process; None for none.
-    """
-    segments = [Segment([], [], counted=not sparse)]
-    for place, step in enumerate(todo):
-        current = segments[-1]
-        counts = step.counts == "groups" or step.needs_ordinal
-        if place == local_from or (counts and not current.counted):
-            current = Segment([], [], counted=True, number=len(segments))
-            segments.append(current)
-        current.local = local_from is not None and place >= local_from
-        current.steps.append(step)
-        if isinstance(step, steps.BatchStep):
-            current.batches.append((step.size, step.drop))
-        elif step.counts != "same":
-            current.counted = False
-    for segment in segments:
-        segment.drawing = tuple(
-            step.title
-            for step in segment.steps
-            if step.function is not None and global_random.may_draw(step.function)
-        )
-    return segments
+    def walk(self) -> Iterator[Branch]:
+        """Yields the branches of the tree, those that one is made of before it."""
+        for parent in self.parents:
+            yield from parent.walk()
+        yield self
 
 
 @dataclasses.dataclass
@@ -322,12 +198,13 @@ class Plan:
     Attributes:
       root: where elements come from.
       steps: what is done with them, in order.
-      local_from: number of the first step that must run in the trainer's process.
+      local_from: number of the first step that must run in the trainer's process; in a plan that
+        others are made of, and that names none, all steps do, unless those behind it do not.
       seed: for the process-wide generators.
       skips: exceptions that leave a record out; none means that all are raised.
     """
 
-    root: Root | Upstream
+    root: Root | Upstream | Grouped
     steps: list[steps.Step]
     local_from: int | None = None
     seed: int = 0
@@ -335,15 +212,38 @@ class Plan:
 
     def segments(self, *, sparse: bool = False) -> list[Segment]:
         """Returns the segments, for a stream whose records are all there or for one with gaps."""
-        sparse = (
-            sparse or bool(self.skips) or (not isinstance(self.root, Upstream) and self.root.sparse)
+        return self.branch(sparse=sparse).segments
+
+    def branch(self, *, sparse: bool = False) -> Branch:
+        """Cuts the plan, and those that it is made of, into segments.
+
+        Args:
+          sparse: whether records may be absent.
+        """
+        somewhere = self.local_from is not None or not any(
+            plan.local_from is not None for plan in self.walk()
         )
-        return cut(self.steps, sparse=sparse, local_from=self.local_from)
+        branch = _branch(self, sparse, self.local_from if somewhere else HERE, ())
+        kinds = (segment for below in branch.walk() for segment in below.segments)
+        for kind, segment in enumerate(kinds):
+            segment.kind = kind
+        return branch
+
+    def walk(self) -> Iterator[Plan]:
+        """Yields the plans of the tree, those that one is made of before it."""
+        if isinstance(self.root, Grouped):
+            for parent in self.root.parents:
+                yield from parent.walk()
+        yield self
+
+    def leaves(self) -> list[Root | Upstream]:
+        """Returns the roots of the tree, from left to right."""
+        return [plan.root for plan in self.walk() if not isinstance(plan.root, Grouped)]
 
     @property
     def is_fresh(self) -> bool:
         """Whether each element is what the library has just stacked, so that nobody else has it."""
-        root = None if isinstance(self.root, Upstream) else self.root
+        root = self.root if has_positions(self.root) else None
         if not self.steps:
             return root is not None and root.is_fresh
         last = self.steps[-1]
@@ -360,3 +260,49 @@ class Plan:
             elif isinstance(step, steps.BatchStep):
                 sizes.append(step.size)
         return tuple(sizes) or None
+
+
+def _branch(
+    plan: Plan, sparse: bool, local_from: int | None, measures: tuple[MeasureStep, ...]
+) -> Branch:
+    """Cuts a plan.
+
+    Args:
+      plan: which.
+      sparse: whether records may be absent.
+      local_from: number of the first step that must run in the trainer's process, `HERE` for all.
+      measures: what groupings behind it have to know of its elements, the nearest one's first.
+    """
+    root = plan.root
+    sparse = sparse or bool(plan.skips) or (has_positions(root) and root.sparse)
+    if not isinstance(root, Grouped):
+        segments = cut(plan.steps, sparse=sparse, local_from=local_from)
+        branch = Branch(plan, segments)
+    else:
+        measure = root.grouping.measure
+        own = () if measure is None else (MeasureStep(measure, root.title),)
+        passes = root.step is None and not plan.steps
+        parents = tuple(
+            _branch(
+                parent,
+                True,  # whether elements are absent is known as they come
+                _placed(parent) if local_from == HERE else None,
+                (*own, *measures) if passes else own,
+            )
+            for parent in root.parents
+        )
+        number = max(1 + below.segments[-1].number for below in parents)
+        group = None if root.step is None else (root.grouping, root.step)
+        segments = cut(plan.steps, local_from=local_from, group=group, number=number)
+        branch = Branch(plan, segments, parents)
+        if passes:
+            measures = ()
+    segments[-1].measures = measures
+    for segment in segments:
+        segment.origin, segment.seed = root, plan.seed
+    return branch
+
+
+def _placed(plan: Plan) -> int:
+    """Returns where a plan is done of whose elements this process makes others."""
+    return HERE if plan.local_from is None else plan.local_from

@@ -10,7 +10,8 @@ from typing import Any
 from grain_jax._algebra import access, stacking
 from grain_jax._algebra.blocks import Block, joined
 from grain_jax._algebra.running import Failures, Skip
-from grain_jax._datasets.plan import Plan, Segment, Upstream
+from grain_jax._datasets.plan import Plan, has_positions
+from grain_jax._datasets.segments import Segment
 from grain_jax._values import faults, progress
 
 __all__ = ["Gathered", "Outcome", "Program", "Read", "SparseError"]
@@ -26,6 +27,8 @@ class Gathered:
     rngs: list[Any] | None = None
     sizes: list[int] | None = None
     """How many elements each unit has; None where each is one."""
+    layouts: list[Any] | None = None
+    """What the step that makes an element of a unit needs besides; None where it needs nothing."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -43,6 +46,7 @@ class Outcome:
       error: what the unit after those that are done has raised.
       rngs: for each output the generator that a sampler gave, with what was drawn from it; None if
         it gave none.
+      measures: columns of what groupings have to know of the outputs; None where nobody asks.
     """
 
     seconds: float
@@ -52,6 +56,7 @@ class Outcome:
     positions: list[int] = dataclasses.field(default_factory=list)
     outputs: list[int] | None = None
     rngs: list[Any] | None = None
+    measures: list[list[Any]] | None = None
     skipped: list[tuple[int, Skip]] = dataclasses.field(default_factory=list)
     error: Any = None
 
@@ -70,12 +75,16 @@ class Read:
 
 
 class Program:
-    """What worker processes run, and the trainer's process with `worker_count=0`."""
+    """What worker processes run, and the trainer's process with `worker_count=0`.
+
+    Args:
+      plan: the pipeline.
+      segments: all that its branches are cut into, by their kinds.
+    """
 
     def __init__(self, plan: Plan, segments: Sequence[Segment]) -> None:
-        self._root = plan.root
+        self._roots = [root for root in plan.leaves() if has_positions(root)]
         self._segments = list(segments)
-        self._seed = plan.seed
         self._skips = plan.skips
 
     @property
@@ -85,19 +94,19 @@ class Program:
 
     def close(self) -> None:
         """Gives back what reading took."""
-        if not isinstance(self._root, Upstream):
-            self._root.close()
+        for root in self._roots:
+            root.close()
 
     @property
     def closes(self) -> bool:
         """Whether a worker that ends has to call `finish`."""
-        return not isinstance(self._root, Upstream) and self._root.closes
+        return any(root.closes for root in self._roots)
 
     def finish(self) -> None:
-        """Closes what a worker has of the source, at its end."""
-        if not isinstance(self._root, Upstream):
-            self._root.close()
-            self._root.close_source()
+        """Closes what a worker has of the sources, at its end."""
+        for root in self._roots:
+            root.close()
+            root.close_source()
 
     def read(self, kind: int, payload: Any) -> Read | None:
         """Reads what `run` is going to need, ahead of time; None where each unit is read alone.
@@ -106,10 +115,9 @@ class Program:
         """
         segment = self._segments[kind]
         units = -(-payload.count // segment.unit)
-        assert not isinstance(self._root, Upstream)
-        if segment.stacks_records and self._root.stacks:
+        if segment.stacks_records and segment.origin.stacks:
             return None
-        if segment.batches and units > 1 and self._root.reads_at_once:
+        if segment.batches and units > 1 and segment.origin.reads_at_once:
             return None
         return self._read(segment, payload)
 
@@ -155,7 +163,7 @@ class Program:
         if block.rows is not None:
             outcome.units, outcome.outputs = block.rows, block.outputs
             outcome.positions = [int(position) for position in block.positions]
-        outcome.rngs = block.rngs
+        outcome.rngs, outcome.measures = block.rngs, block.measures
         return block.data, outcome
 
     def before(
@@ -186,6 +194,7 @@ class Program:
             positions=outcome.positions[:count],
             outputs=None if outcome.outputs is None else outcome.outputs[:count],
             rngs=None if outcome.rngs is None else outcome.rngs[:count],
+            measures=outcome.measures and [column[:count] for column in outcome.measures],
             skipped=[pair for pair in outcome.skipped if pair[0] < unit],
             error=located,
         )
@@ -200,11 +209,8 @@ class Program:
         else:
             span = getattr(payload, "span", payload)
             position = int(span.positions()[min((row + 1) * segment.unit, span.count) - 1])
-        return (
-            f"position {position}"
-            if isinstance(self._root, Upstream)
-            else (self._root.describe(position))
-        )
+        described: str = segment.origin.describe(position)
+        return described
 
     def _tried(
         self, kind: int, payload: Any, at_once: tuple[type[BaseException], ...]
@@ -230,15 +236,15 @@ class Program:
         """Runs a later segment on the elements of batches, or on single elements."""
         block = Block(inputs, payload.positions, payload.outputs, payload.rngs)
         block.ordinal = payload.ordinal
-        block.describe = None if isinstance(self._root, Upstream) else self._root.describe
+        block.describe = segment.origin.describe
         if payload.sizes is None:
             done = len(block)
-            block = segment.run(block, allocate, self._seed, failures)
+            block = segment.run(block, allocate, segment.seed, failures)
         else:
             done = len(payload.sizes)
-            groups = _groups(segment, payload.sizes, block)
+            groups = _groups(segment, payload, block)
             block = _each_unit(
-                groups, lambda group: segment.run(group, allocate, self._seed), failures
+                groups, lambda group: segment.run(group, allocate, segment.seed), failures
             )
         return self._settled(segment, done, block, failures)
 
@@ -262,7 +268,7 @@ class Program:
           BaseException: what the first unit raised.
         """
         if isinstance(ready, Read) and not segment.batches:
-            done, block = ready.units, segment.run(ready.block, allocate, self._seed, failures)
+            done, block = ready.units, segment.run(ready.block, allocate, segment.seed, failures)
         else:
             done, block = self._run_each(segment, payload, ready, allocate, failures)
         return self._settled(segment, done, block, failures)
@@ -292,7 +298,7 @@ class Program:
         if isinstance(ready, Read):
             pieces = _pieces(segment, ready.block)
             return ready.units, _each_unit(
-                pieces, lambda piece: segment.run(piece, allocate, self._seed), failures
+                pieces, lambda piece: segment.run(piece, allocate, segment.seed), failures
             )
         asked, together = -(-payload.count // segment.unit), ready
 
@@ -315,10 +321,9 @@ class Program:
 
     def _read(self, segment: Segment, payload: Any) -> Read:
         """Reads the records of all units, or of those before the first one with a gap."""
-        assert not isinstance(self._root, Upstream)
         progress.at(access.READING)
         begin, busy = time.perf_counter(), time.thread_time()
-        block = self._root.read(payload)
+        block = segment.origin.read(payload)
         waited = time.perf_counter() - begin - (time.thread_time() - busy)
         units = -(-payload.count // segment.unit)
         if segment.needs_all and block.rows is not None:
@@ -333,14 +338,15 @@ class Program:
         self, segment: Segment, payload: Any, allocate: stacking.Allocate | None
     ) -> Block | None:
         """Reads a unit and runs it; None if its record is absent. Lets the source stack."""
-        assert not isinstance(self._root, Upstream)
-        if segment.stacks_records and self._root.stacks:
+        if segment.stacks_records and segment.origin.stacks:
             progress.at(access.READING)
-            found = self._root.read_batch(payload, allocate if len(segment.steps) == 1 else None)
+            place = allocate if len(segment.steps) == 1 else None
+            found = segment.origin.read_batch(payload, place)
             if found is not None:
-                return segment.run_stacked(*found, self._seed)
+                batch, where = found
+                return segment.run_stacked(batch, where, segment.seed)
         block = self._read(segment, payload).block
-        return segment.run(block, allocate, self._seed) if len(block) else None
+        return segment.run(block, allocate, segment.seed) if len(block) else None
 
 
 def _at_once(allocate: stacking.Allocate | None) -> tuple[type[BaseException], ...]:
@@ -375,13 +381,14 @@ def _each_unit(
     return joined(results) if results else Block([], [], rows=[])
 
 
-def _groups(segment: Segment, sizes: Sequence[int], block: Block) -> Iterator[tuple[int, Block]]:
-    """Yields units of such sizes and their blocks, each of which counts as a full one."""
+def _groups(segment: Segment, payload: Gathered, block: Block) -> Iterator[tuple[int, Block]]:
+    """Yields units and their blocks, each of which counts as a full one."""
     end = 0
-    for unit, size in enumerate(sizes):
+    for unit, size in enumerate(payload.sizes or ()):
         begin, end = end, end + size
         piece = block.move(begin, end)
         piece.ordinal = block.ordinal + unit * segment.unit
+        piece.layout = None if payload.layouts is None else payload.layouts[unit]
         yield unit, piece
 
 

@@ -2,109 +2,62 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from grain_jax._algebra.groupings.base import Grouping
-from grain_jax._algebra.groupings.batch import Batch
 from grain_jax._algebra.groupings.turns import Turns
 from grain_jax._algebra.running import Skip
-from grain_jax._datasets.plan import Plan, Segment, Upstream
-from grain_jax._execution import inline, silence
-from grain_jax._execution.gathering import Passed
+from grain_jax._datasets.plan import Branch, Grouped, Upstream
+from grain_jax._datasets.segments import Segment
+from grain_jax._execution import forms, inline, silence
+from grain_jax._execution.gathering import Part, Passed
 from grain_jax._execution.grouped import Each, Groups
 from grain_jax._execution.layout import Layout
 from grain_jax._execution.leaves import Own, Records
 from grain_jax._execution.runs import Cursor, Feed, Stream
 from grain_jax._execution.stages import Stage
 
-__all__ = ["Builder", "start"]
+__all__ = ["Builder"]
 
 _MOST_TOGETHER = 64
 """Elements of a task of a later stage that acts on each by itself."""
-
-
-def start(plan: Plan, layout: Layout, segments: Sequence[Segment], base: int) -> Cursor:
-    """Returns the cursor before the first element.
-
-    Args:
-      plan: the pipeline.
-      layout: shards and lanes.
-      segments: those that run.
-      base: position from which shards are counted.
-    """
-    away = [segment for segment in segments if not segment.local]
-    each = away[:-1] if layout.joined > 1 else away
-    lanes = [_lane(plan, layout, each, base, index) for index in range(layout.streams)]
-    cursor = lanes[0]
-    if layout.joined > 1:
-        cursor = _over(lanes, _batch(away[-1]))
-    elif layout.lanes > 1:
-        cursor = _over(lanes, Turns())
-    for segment in segments[len(away) :]:
-        cursor = _behind(cursor, segment)
-    return cursor
-
-
-def _lane(plan: Plan, layout: Layout, segments: Sequence[Segment], base: int, index: int) -> Cursor:
-    cursor: Cursor = (0, None)
-    if not isinstance(plan.root, Upstream):
-        cursor, segments = (layout.lane(index, base, None).before, 0), segments[1:]
-    for segment in segments:
-        cursor = _behind(cursor, segment)
-    return cursor
-
-
-def _behind(cursor: Cursor, segment: Segment) -> Cursor:
-    """Returns the start of a later stage."""
-    return _over([cursor], _batch(segment)) if segment.batches else (((cursor,), (0,), 0), 0)
-
-
-def _batch(segment: Segment) -> Batch:
-    return Batch(tuple(segment.batches))
-
-
-def _over(cursors: Sequence[Cursor], grouping: Grouping) -> Cursor:
-    return (tuple(cursors), grouping.first(len(cursors)), 0), 0
 
 
 class Builder:
     """Builds the streams of a pipeline.
 
     Args:
-      plan: the pipeline.
+      branch: the pipeline, or one that it is made of.
       layout: shards and lanes.
-      segments: those that run.
-      kinds: the number of the first one in the executors' program.
       base: position from which shards are counted.
       here: does tasks in this process.
       away: does those of stages that need not run here.
+      beside: how many streams that begin share the executors.
     """
 
     def __init__(
         self,
-        plan: Plan,
+        branch: Branch,
         layout: Layout,
-        segments: Sequence[Segment],
-        kinds: int,
         base: int,
         here: inline.Executor,
         away: inline.Executor,
+        beside: int | None = None,
     ) -> None:
-        self._plan = plan
+        self._branch = branch
         self._layout = layout
-        self._segments = list(segments)
-        self._kinds = kinds
         self._base = base
         self._here = here
         self._away = away
+        self._beside = beside or max(layout.streams, len(branch.plan.leaves()))
         self.overdue: Callable[[int], Callable[[int, int, Skip], None] | None] = lambda begin: None
 
     def whole(self, cursor: Cursor) -> Stream:
         """Puts the lanes side by side, and the segments that run here behind them."""
-        away = [segment for segment in self._segments if not segment.local]
-        local = self._segments[len(away) :]
-        return self._after_lanes(away, local, cursor)
+        behind = self._branch.behind
+        away = [segment for segment in behind if not segment.local]
+        return self._after_lanes(away, behind[len(away) :], cursor)
 
     def _after_lanes(self, away: list[Segment], local: Sequence[Segment], cursor: Cursor) -> Stream:
         layout = self._layout
@@ -123,37 +76,59 @@ class Builder:
         return [self._lane(index, segments, one) for index, one in enumerate(cursor[0][0])]
 
     def _lane(self, index: int, segments: list[Segment], cursor: Cursor) -> Stream:
-        """Puts the segments of a lane behind one another."""
-        root = self._plan.root
-        if isinstance(root, Upstream):
-            if not segments:
-                return _own(root, cursor)
-        elif len(segments) == 1:
-            return self._leaf(index, segments[0], cursor)
+        """Puts the segments of a lane behind its root."""
+        if not segments:
+            return self._root(index, cursor)
         *before, last = segments
         return self._stage([self._lane(index, before, cursor[0][0][0])], last, cursor)
 
-    def _leaf(self, index: int, segment: Segment, cursor: Cursor) -> Stream:
-        root, ordinal = self._plan.root, cursor[0]
-        assert not isinstance(root, Upstream)
-        lane = self._layout.lane(index, self._base, segment)
+    def _root(self, index: int, cursor: Cursor) -> Stream:
+        root, first = self._branch.plan.root, self._branch.first
+        if isinstance(root, Upstream):
+            return _own(root, cursor)
+        if isinstance(root, Grouped):
+            parts = [self._part(number, one) for number, one in enumerate(cursor[0][0])]
+            if first is None:
+                return Passed(parts, root.grouping, cursor[0], self._again)
+            return self._stage(parts, first, cursor, again=self._again)
+        assert first is not None
+        lane = self._layout.lane(index, self._base, first)
         # Of single records a batch wants many, and no task of one is worth its while.
-        wanted = self._segments[1].unit if len(self._segments) > 1 else 1
-        eager = self._executor(segment) is not self._here
-        feed = Records(root, lane, ordinal, eager, wanted // self._layout.joined)
-        stage = self._made(segment, feed, cursor[1], [])
-        stage.overdue = self.overdue(ordinal)
+        wanted = self._branch.behind[0].unit if self._branch.behind else 1
+        eager = self._executor(first) is not self._here
+        feed = Records(root, lane, cursor[0], eager, wanted // self._layout.joined)
+        stage = self._made(first, feed, cursor[1], [])
+        stage.overdue = self.overdue(cursor[0])
         return stage
 
+    def _part(self, number: int, cursor: Cursor) -> Stream:
+        """Returns a stream that the root is made of."""
+        branch = self._branch.parents[number]
+        layout = forms.layout_of_part(branch)
+        builder = Builder(branch, layout, 0, self._here, self._away, self._beside)
+        builder.overdue = self.overdue
+        stream: Stream = builder.whole(cursor)
+        several = len(self._branch.parents)
+        return stream if several == 1 else Part(stream, number, several)
+
+    def _again(self, number: int) -> Stream:
+        """Returns a stream that the root is made of, from its start."""
+        return self._part(number, forms.of_part(self._branch.parents[number]).start)
+
     def _stage(
-        self, parents: list[Stream], segment: Segment, cursor: Cursor, beside: int | None = None
+        self,
+        parents: list[Stream],
+        segment: Segment,
+        cursor: Cursor,
+        beside: int | None = None,
+        again: Callable[[int], Stream] | None = None,
     ) -> Stage:
         """Puts a later segment behind streams; `beside`: how many of its kind share workers."""
         place, since = cursor
         local = self._executor(segment) is self._here
         feed: Feed
-        if segment.batches:
-            feed = Groups(parents, _batch(segment), place, segment.unit, local)
+        if segment.grouping is not None:
+            feed = Groups(parents, segment.grouping, place, segment.unit, local, again)
         else:
             feed = Each(parents[0], place, 1 if local else _MOST_TOGETHER, local)
         return self._made(segment, feed, since, parents, beside)
@@ -168,11 +143,16 @@ class Builder:
     ) -> Stage:
         executor = self._executor(segment)
         if beside is None:
-            beside = 1 if segment.local else self._layout.streams
+            beside = 1 if segment.local else self._beside
         depth = max(1, executor.capacity // beside)
-        stage = Stage(executor, self._kinds + segment.number, feed, since, depth, parents)
-        stage.silence = silence.of(self._plan, self._segments[: segment.number + 1])
+        stage = Stage(executor, segment.kind, feed, since, depth, parents)
+        stage.silence = silence.of(self._branch.plan, self._until(segment))
         return stage
+
+    def _until(self, segment: Segment) -> list[Segment]:
+        """Returns the segments up to one."""
+        before = itertools.takewhile(lambda one: one is not segment, self._branch.segments)
+        return [*before, segment]
 
     def _executor(self, segment: Segment) -> inline.Executor:
         return self._here if segment.local else self._away

@@ -9,7 +9,7 @@ from typing import Any
 
 from grain_jax._algebra import index_maps, samplers, selections, steps
 from grain_jax._datasets import lineage, merges, nodes, roots, sampled, subsets
-from grain_jax._datasets.plan import Plan
+from grain_jax._datasets.plan import Grouped, Plan
 from grain_jax._execution.layout import Layout
 from grain_jax._values import errors
 
@@ -82,11 +82,9 @@ def fingerprint(
       sampler: the type of a loader's sampler.
       stages: operations of the user's own behind the plan, and the steps after them.
     """
+    known = _of_plan(plan)
+    done = [*known.steps, *stages]
     node = plan.root.node if isinstance(plan.root, roots.NodeRoot) else None
-    known = _Known(type(plan.root).__name__) if node is None else _known(node)
-    if isinstance(plan.root, sampled.SampledRoot):
-        known.order.append("a sampler of one's own")
-    done = [*known.steps, *plan.steps, *stages]
     times = None if node is None else subsets.times_sliced(node)
     sharding = "sampler" if layout.sampler_shard[1] > 1 else "loader" if layout.shard[1] > 1 else ""
     return {
@@ -118,6 +116,29 @@ class _Known:
     steps: list[steps.Step] = dataclasses.field(default_factory=list)
 
 
+def _of_plan(plan: Plan) -> _Known:
+    root = plan.root
+    if isinstance(root, Grouped):
+        parts = [_of_plan(parent) for parent in root.parents]
+        known = _merged(root.grouping.identity(), parts)
+    else:
+        node = root.node if isinstance(root, roots.NodeRoot) else None
+        known = _Known(type(root).__name__) if node is None else _known(node)
+        if isinstance(root, sampled.SampledRoot):
+            known.order.append("a sampler of one's own")
+    known.steps += plan.steps
+    return known
+
+
+def _merged(what: str, parts: Sequence[_Known]) -> _Known:
+    return _Known(
+        [part.source for part in parts],
+        [part.records for part in parts],
+        [[what, *(part.order for part in parts)]],
+        [step for part in parts for step in part.steps],
+    )
+
+
 def _known(node: nodes.Node) -> _Known:
     if isinstance(node, nodes.SourceNode):
         return _Known(type(node.source.given).__name__, node.source.length)
@@ -126,12 +147,7 @@ def _known(node: nodes.Node) -> _Known:
     parts = [_known(parent) for parent in lineage.parents(node)]
     if isinstance(node, (merges.SelectedNode, merges.ZippedNode)):
         what = _selection(node.selection) if isinstance(node, merges.SelectedNode) else "zip"
-        return _Known(
-            [part.source for part in parts],
-            [part.records for part in parts],
-            [[what, *(part.order for part in parts)]],
-            [step for part in parts for step in part.steps],
-        )
+        return _merged(what, parts)
     (known,) = parts
     if isinstance(node, nodes.IndexNode):
         known.order.append(_order(node.index_map))

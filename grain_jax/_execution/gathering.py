@@ -5,18 +5,21 @@ from __future__ import annotations
 import dataclasses
 import operator
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from grain_jax._algebra.groupings.base import Group, Grouping
+from grain_jax._algebra.groupings.base import EPOCH, Group, Grouping
 from grain_jax._algebra.running import Skip
 from grain_jax._execution.runs import END, PENDING, Cursor, Run, Stream, Whereabouts
 
-__all__ = ["Complete", "Gathering", "Passed", "Place", "skips_of"]
+__all__ = ["Complete", "Gathering", "Part", "Passed", "Place", "skips_of"]
 
 Place = tuple[tuple[Cursor, ...], tuple[int, ...], int]
 """Cursors of the parents, the grouping's own numbers, and how many groups since."""
 
+
+_PULLS = 32
+"""So many elements are passed on before all parents are asked to work ahead."""
 
 _CURSOR = operator.attrgetter("cursor")
 
@@ -27,11 +30,22 @@ class _Parent:
     def __init__(self, stream: Stream, cursor: Cursor) -> None:
         self.stream = stream
         self.cursor = cursor
+        self.has_ended = False
+        self._waiting: list[Skip] = []
         self._runs: deque[Run] = deque()
         self.first = 0  # number of the first element of the first run
 
     def add(self, run: Run) -> None:
+        if self._waiting:
+            skips = run.places.skips
+            skips[run.begin] = (*self._waiting, *skips.get(run.begin, ()))
+            self._waiting = []
         self._runs.append(run)
+
+    def begin_anew(self, stream: Stream) -> None:
+        """Goes on with the same stream from its start; what it left out at its end comes first."""
+        self._waiting += self.stream.left_over
+        self.stream, self.has_ended = stream, False
 
     def between(self, first: int, end: int) -> list[Run]:
         """Returns elements, by their numbers, as parts of runs."""
@@ -63,7 +77,7 @@ class _Parent:
         """Returns what was left out before and among the last elements that are here."""
         total = self.first + sum(run.end - run.begin for run in self._runs)
         runs = self.between(total - count, total)
-        return [skip for run in runs for _, skip in skips_of(run)]
+        return [*(skip for run in runs for _, skip in skips_of(run)), *self._waiting]
 
 
 def skips_of(run: Run) -> list[tuple[int, Skip]]:
@@ -92,16 +106,25 @@ class Gathering:
       parents: the streams, each at its cursor in `place`.
       grouping: decides.
       place: where to begin; of the groups since its restart point no output is made again.
+      again: returns one of the parents at its start, where the grouping can want that.
 
     Attributes:
       left_over: records that were left out after the last group; read at the end.
     """
 
-    def __init__(self, parents: Sequence[Stream], grouping: Grouping, place: Place) -> None:
+    def __init__(
+        self,
+        parents: Sequence[Stream],
+        grouping: Grouping,
+        place: Place,
+        again: Callable[[int], Stream] | None = None,
+    ) -> None:
+        self._again = again
         self._place = place
         cursors, self._kept, self._since = place
         self._parents = [_Parent(*pair) for pair in zip(parents, cursors, strict=True)]
         self._grouper = grouping.begin(self._kept, len(parents))
+        self._measures = grouping.measure is not None
         self._passed = self._since
         self._since = 0
         self._groups: deque[Group] = deque()
@@ -130,14 +153,21 @@ class Gathering:
                 return self._end()
             number, most = wanted
             parent = self._parents[number]
+            if parent.has_ended:
+                assert self._again is not None
+                parent.begin_anew(self._again(number))
             run = parent.stream.pull(most, block)
             if run is PENDING:
                 return PENDING
             if run is END:
+                parent.has_ended = True
                 self._grouper.end(number)
             else:
+                if epoch := self._grouper.epoch(number):
+                    run.places = _Later(run.places, epoch)
                 parent.add(run)
-                self._grouper.take(number, run.end - run.begin)
+                measures = run.places.measures(0, run.begin, run.end) if self._measures else None
+                self._grouper.take(number, run.end - run.begin, measures)
             self._groups += self._grouper.made()
 
     def _gathered(self, group: Group) -> Complete:
@@ -170,22 +200,34 @@ class Gathering:
 class Passed(Gathering):
     """A stream whose outputs are elements of its parents, as they are."""
 
+    def __init__(
+        self,
+        parents: Sequence[Stream],
+        grouping: Grouping,
+        place: Place,
+        again: Callable[[int], Stream] | None = None,
+    ) -> None:
+        super().__init__(parents, grouping, place, again)
+        self._pulled = 0
+
     def pull(self, most: int, block: bool) -> Any:
         """Returns a run of one element, PENDING or END."""
-        self.advance()
+        # Whichever parent is pulled gets its own work going; the others want it now and then.
+        if self._pulled % _PULLS == 0:
+            self.advance()
+        self._pulled += 1
         found = self.gather(block)
         if not isinstance(found, Complete):
             return found
         (run,) = found.runs
-        return Run(run.held, _Behind(run.places, found.after), run.begin, run.end)
+        return Run(run.held, _Behind(run.places, found.after, self._measures), run.begin, run.end)
 
 
-class _Behind:
-    """Places of an element that a stream has passed on."""
+class _Around:
+    """Places of elements that a stream hands on."""
 
-    def __init__(self, places: Any, after: Place) -> None:
+    def __init__(self, places: Any) -> None:
         self._places = places
-        self._after = after
 
     @property
     def origin(self) -> Any:
@@ -197,8 +239,90 @@ class _Behind:
         return found
 
     def cursor(self, row: int) -> Cursor:
-        return self._after, 0
+        found: Cursor = self._places.cursor(row)
+        return found
 
     def whereabouts(self, begin: int, end: int) -> Whereabouts:
         found: Whereabouts = self._places.whereabouts(begin, end)
         return found
+
+    def measures(self, which: int, begin: int, end: int) -> Sequence[Any]:
+        found: Sequence[Any] = self._places.measures(which, begin, end)
+        return found
+
+
+class _Behind(_Around):
+    """Places of an element that a grouping has let pass."""
+
+    def __init__(self, places: Any, after: Place, measures: bool) -> None:
+        super().__init__(places)
+        self._after = after
+        self._measures = measures
+
+    def cursor(self, row: int) -> Cursor:
+        return self._after, 0
+
+    def measures(self, which: int, begin: int, end: int) -> Sequence[Any]:
+        # The first ones are those that the grouping itself has asked for.
+        return super().measures(which + self._measures, begin, end)
+
+
+class Part:
+    """A stream that is one of several of which elements are grouped.
+
+    Positions tell records apart, so that position p of part k of n becomes n p + k.
+
+    Args:
+      stream: which.
+      number: k.
+      several: n.
+    """
+
+    def __init__(self, stream: Stream, number: int, several: int) -> None:
+        self._stream = stream
+        self._number = number
+        self._several = several
+
+    @property
+    def left_over(self) -> list[Skip]:
+        """Records that were left out after the last output; read at the end."""
+        return self._stream.left_over
+
+    @left_over.setter
+    def left_over(self, skips: list[Skip]) -> None:
+        self._stream.left_over = skips
+
+    def advance(self) -> None:
+        """Gets work going."""
+        self._stream.advance()
+
+    def pull(self, most: int, block: bool) -> Any:
+        """Returns a run of at most so many outputs, PENDING or END."""
+        run = self._stream.pull(most, block)
+        if isinstance(run, Run):
+            run.places = _Renumbered(run.places, self._number, self._several)
+        return run
+
+
+class _Later(_Around):
+    """Places in a stream that has begun anew, in which records have positions of their own."""
+
+    def __init__(self, places: Any, epoch: int) -> None:
+        super().__init__(places)
+        self._first = epoch * EPOCH
+
+    def whereabouts(self, begin: int, end: int) -> Whereabouts:
+        positions, outputs, rngs = super().whereabouts(begin, end)
+        return [self._first + position for position in positions], outputs, rngs
+
+
+class _Renumbered(_Around):
+    def __init__(self, places: Any, number: int, several: int) -> None:
+        super().__init__(places)
+        self._number = number
+        self._several = several
+
+    def whereabouts(self, begin: int, end: int) -> Whereabouts:
+        positions, outputs, rngs = super().whereabouts(begin, end)
+        n, k = self._several, self._number
+        return [n * position + k for position in positions], outputs, rngs

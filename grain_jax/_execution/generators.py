@@ -22,7 +22,8 @@ import numpy as np
 
 from grain_jax._algebra import reach
 from grain_jax._algebra.mentions import mentions
-from grain_jax._datasets.plan import Root, Segment, Upstream
+from grain_jax._datasets.plan import Root, Upstream, has_positions
+from grain_jax._datasets.segments import Segment
 from grain_jax._execution.keeping import MAKERS, advanced, returns_generator
 from grain_jax._values import errors
 
@@ -49,12 +50,15 @@ that generator, too: `jax.random.fold_in(key, rng.integers(2**32, dtype="uint32"
 
 
 def check(
-    root: Root | Upstream, segments: Sequence[Segment], is_away: bool, ignored: Sequence[str]
+    roots: Sequence[Root | Upstream],
+    segments: Sequence[Segment],
+    is_away: bool,
+    ignored: Sequence[str],
 ) -> None:
     """Looks for generators that a pipeline's functions hold.
 
     Args:
-      root: what it reads.
+      roots: what it reads.
       segments: what it does.
       is_away: whether worker processes do that, but for segments that are local.
       ignored: names of generators, or of their modules or classes, that are left alone.
@@ -67,9 +71,11 @@ def check(
     here: list[Callable[..., Any]] = []
     for segment in segments:
         held = away if is_away and not segment.local else here
-        held += [step.function for step in segment.steps if step.function is not None]
-    if not isinstance(root, Upstream):
-        (away if is_away else here).extend(root.functions())
+        own = (*segment.steps, *segment.measures)
+        held += [step.function for step in own if step.function is not None]
+    for root in roots:
+        if has_positions(root):
+            (away if is_away else here).extend(root.functions())
     hashing: list[str] = []
     if names := _names(away, ignored, hashing):
         raise errors.InvalidValueError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from grain_jax._algebra.groupings.base import Grouping
@@ -27,6 +27,7 @@ class Groups(Gathering):
       place: where to begin.
       size: elements of the stream before a group, for each group before it.
       local: whether the stage runs in this process.
+      again: returns one of the parents at its start, where the grouping can want that.
     """
 
     def __init__(
@@ -36,8 +37,9 @@ class Groups(Gathering):
         place: Place,
         size: int,
         local: bool,
+        again: Callable[[int], Stream] | None = None,
     ) -> None:
-        super().__init__(parents, grouping, place)
+        super().__init__(parents, grouping, place, again)
         self._size = size
         self._local = local
         self._most = 1
@@ -79,8 +81,10 @@ class Groups(Gathering):
             runs += group.runs
             sizes.append(size)
             places.append(group.after)
-        payload = _payload(runs, groups[0].group.layout * self._size)
+        payload = _payload(runs, groups[0].group.number * self._size)
         payload.sizes = sizes
+        if any(group.group.layout is not None for group in groups):
+            payload.layouts = [group.group.layout for group in groups]
         what = "group" if len(groups) == 1 else f"{len(groups)} groups"
         label = f"the {what} with positions {payload.positions[0]} to {payload.positions[-1]}"
         return _Task(payload, _inputs(runs, self._local), places, len(groups), label, skips, groups)

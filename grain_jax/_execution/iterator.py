@@ -6,11 +6,12 @@ import copy
 from typing import Any, TypeVar
 
 from grain_jax._datasets import iterators
-from grain_jax._datasets.plan import Plan
+from grain_jax._datasets.plan import Grouped, Plan
 from grain_jax._execution import fingerprint, states
 from grain_jax._execution.layout import Layout
 from grain_jax._execution.pipeline import Pipeline
 from grain_jax._execution.positioned import Positioned
+from grain_jax._values import errors
 
 __all__ = ["PipelineIterator", "batch_rows", "run"]
 
@@ -55,8 +56,13 @@ def batch_rows(plan: Plan, setup: iterators.Setup) -> tuple[tuple[int, ...], int
 
 
 def _layout(plan: Plan, setup: iterators.Setup) -> Layout:
-    length = getattr(plan.root, "length", None)
-    return Layout(length, lanes=setup.options.lanes or 1)
+    lanes = setup.options.lanes or 1
+    if lanes > 1 and isinstance(plan.root, Grouped):
+        raise errors.InvalidValueError(
+            f"lanes={lanes} deals the records of one source out, and this dataset is made of other"
+            " streams. Leave lanes out: the order does not depend on the workers."
+        )
+    return Layout(getattr(plan.root, "length", None), lanes=lanes)
 
 
 iterators.register(run)

@@ -14,7 +14,8 @@ import dataclasses
 
 from grain_jax._algebra import steps
 from grain_jax._datasets import schedule
-from grain_jax._datasets.plan import Plan, Segment
+from grain_jax._datasets.plan import Plan
+from grain_jax._datasets.segments import Segment
 from grain_jax._execution.runs import Cursor
 from grain_jax._values import errors
 

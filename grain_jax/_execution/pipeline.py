@@ -10,9 +10,10 @@ from typing import Any
 
 from grain_jax._algebra.running import Skip
 from grain_jax._datasets import iterators
-from grain_jax._datasets.plan import Plan, Segment, Upstream
+from grain_jax._datasets.plan import Branch, Plan, Upstream, has_positions
 from grain_jax._datasets.program import Program, SparseError
-from grain_jax._execution import building, generators, inline, skips, snapshots, workers
+from grain_jax._datasets.segments import Segment
+from grain_jax._execution import building, forms, generators, inline, skips, snapshots, workers
 from grain_jax._execution.layout import Layout, Position
 from grain_jax._execution.runs import END, Cursor, Run, Stream, read
 from grain_jax._values import errors, faults, forks, options
@@ -40,10 +41,15 @@ class Pipeline:
         self._setup = setup
         # What the user changes from now on is for the next iteration.
         frozen = snapshots.of_plan(plan)
-        self._root = frozen.root
-        self._dense = frozen.segments()
-        self._loose = frozen.segments(sparse=True)
-        self._program = Program(frozen, [*self._dense, *self._loose])
+        self._leaves = frozen.leaves()
+        # Samplers are asked in this process, and are no copies.
+        self._dense = frozen.branch().beside(plan)
+        self._loose = frozen.branch(sparse=True).beside(plan)
+        branches = [branch for tree in (self._dense, self._loose) for branch in tree.walk()]
+        self._all = [segment for branch in branches for segment in branch.segments]
+        for kind, segment in enumerate(self._all):
+            segment.kind = kind
+        self._program = Program(frozen, self._all)
         self._executors: tuple[inline.Executor, inline.Executor] | None = None
         self._stream: Stream | None = None
         self._run: Run | None = None
@@ -71,14 +77,13 @@ class Pipeline:
     def position(self, position: Position) -> None:
         self._position, self._last = position, None
 
-    def start(self, position: Position, layout: Layout | None = None) -> Cursor:
-        """Returns the cursor before the first element of a stream that begins at a position."""
-        segments = self.segments_of(position)
-        return building.start(self.plan, layout or self.layout, segments, position.base)
+    def form(self, position: Position, layout: Layout | None = None) -> forms.Form:
+        """Returns how the cursors of a stream are nested that begins at a position."""
+        return forms.of(self._branch_of(position), layout or self.layout, position.base)
 
     def cursor(self, position: Position) -> Cursor:
         """Returns the cursor of a position, of the start in full."""
-        return self.start(position) if position.cursor is None else position.cursor
+        return self.form(position).start if position.cursor is None else position.cursor
 
     @property
     def skipped_count(self) -> int:
@@ -91,7 +96,10 @@ class Pipeline:
         return self.segments_of(self._position)
 
     def segments_of(self, position: Position) -> list[Segment]:
-        """Returns the segments that run from a position on."""
+        """Returns the segments that run from a position on, behind all that is grouped."""
+        return self._branch_of(position).segments
+
+    def _branch_of(self, position: Position) -> Branch:
         return self._loose if position.sparse else self._dense
 
     @property
@@ -101,21 +109,21 @@ class Pipeline:
 
     def would_be_elastic(self, layout: Layout) -> bool:
         """Whether a position is one number for all shards, before any surprise."""
-        return not isinstance(self.plan.root, Upstream) and layout.is_elastic(self._dense)
+        return has_positions(self.plan.root) and layout.is_elastic(self._dense.segments)
 
     def draws(self) -> str:
         """Returns what may draw from the process-wide generators here; empty if nothing may."""
-        root, away = self._root, self._is_away
-        titles = [
+        away = self._is_away
+        found = [
             title
-            for segment in [*self._dense, *self._loose]
+            for segment in self._all
             if segment.seeded and (segment.local or not away)
             for title in segment.drawing
         ]
-        if titles or isinstance(root, Upstream):
-            return next(iter(titles), "")
-        assert not isinstance(self.plan.root, Upstream)
-        return self.plan.root.asks or ("" if away else root.draws)
+        for asked, root in zip(self.plan.leaves(), self._leaves, strict=True):
+            if has_positions(asked) and has_positions(root):
+                found.append(asked.asks or ("" if away else root.draws))
+        return next(filter(None, found), "")
 
     @property
     def is_fresh(self) -> bool:
@@ -130,7 +138,12 @@ class Pipeline:
     def _is_away(self) -> bool:
         """Whether worker processes do the work, but for what has to be done here."""
         asked = self._setup.options.num_workers > 0 and workers.supported()
-        return asked and not isinstance(self.plan.root, Upstream)
+        return asked and self._own is None
+
+    @property
+    def _own(self) -> Upstream | None:
+        """The first iterable of the user's that is read, if there is any."""
+        return next((root for root in self._leaves if isinstance(root, Upstream)), None)
 
     def batch_rows(self) -> tuple[tuple[int, ...], int | None] | None:
         """Returns rows of a full batch and of the last one here; see `Layout.batch_rows`."""
@@ -149,8 +162,8 @@ class Pipeline:
         if not segment.may_leave_rest:
             return
         if rule == "drop" or (rule == "pad" and segment.nest is not None):
-            for kind in (self._dense[-1], self._loose[-1]):
-                kind.rest = rule
+            for branch in (self._dense, self._loose):
+                branch.segments[-1].rest = rule
             self._forget()
             self._end()
             return
@@ -166,7 +179,7 @@ class Pipeline:
 
     def outlook(self) -> tuple[bool, int] | None:
         """Returns what is known of the last element and of those to come; see `Layout.outlook`."""
-        if isinstance(self.plan.root, Upstream) or self.position.sparse:
+        if not has_positions(self.plan.root) or self.position.sparse:
             return None
         return self.layout.outlook(self.position, self.segments)
 
@@ -293,7 +306,7 @@ class Pipeline:
 
         There the first segment is cut in two, before the step that counts.
         """
-        position, unit = self.position, self._dense[0].unit
+        position, unit = self.position, self._dense.segments[0].unit
 
         def loosened(cursor: Cursor) -> Cursor:
             place, since = cursor
@@ -316,7 +329,7 @@ class Pipeline:
         """Makes the executors once, and the stream wherever the position says."""
         if self._executors is None:
             ignored = self._setup.options.ignore_globals
-            generators.check(self._root, self._dense, self._is_away, ignored)
+            generators.check(self._leaves, self._all, self._is_away, ignored)
             here: inline.Executor = inline.Inline(self._program, self._ahead())
             away = workers.executor(self._program, self._setup) if self._is_remote() else here
             with self._lock:
@@ -330,7 +343,7 @@ class Pipeline:
 
     def _ahead(self) -> int:
         """Returns for how many units records are read ahead in this process, if the user asks."""
-        reading = getattr(self._root, "read_options", options.ReadOptions())
+        reading = getattr(self._leaves[0], "read_options", options.ReadOptions())
         if self._setup.options.num_workers or not reading.num_threads:
             return 0
         if reading.prefetch_buffer_size is None:
@@ -340,9 +353,9 @@ class Pipeline:
     def _is_remote(self) -> bool:
         if self._setup.options.num_workers == 0:
             return False
-        if isinstance(self.plan.root, Upstream):
+        if self._own is not None:
             warnings.warn(
-                f"{type(self.plan.root.dataset).__name__} is an IterDataset of its own, which "
+                f"{type(self._own.dataset).__name__} is an IterDataset of its own, which "
                 "workers cannot share: it runs in this process. Begin with a MapDataset and "
                 "to_iter_dataset() to use workers.",
                 stacklevel=4,
@@ -353,9 +366,8 @@ class Pipeline:
     def _whole(self) -> Stream:
         position = self.position
         assert self._executors is not None
-        kinds = len(self._dense) if position.sparse else 0
         builder = building.Builder(
-            self.plan, self.layout, self.segments, kinds, position.base, *self._executors
+            self._branch_of(position), self.layout, position.base, *self._executors
         )
         builder.overdue = self._overdue
         return builder.whole(self.cursor(position))

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any, Generic, Self, TypeVar
 
-from grain_jax._datasets.plan import Segment
+from grain_jax._datasets.segments import Segment
 from grain_jax._execution import fingerprint, lending, states
 from grain_jax._execution.layout import Layout, Position
 from grain_jax._execution.pipeline import Pipeline

@@ -112,6 +112,7 @@ class Places:
         self._positions = outcome.positions
         self._outputs = outcome.outputs
         self._rngs = outcome.rngs
+        self._measures = outcome.measures
         self.skips: dict[int, Skips] = {}
 
     @property
@@ -137,6 +138,11 @@ class Places:
             return positions, outputs, rngs
         outputs = None if self._outputs is None else self._outputs[begin:end]
         return self._positions[begin:end], outputs, rngs
+
+    def measures(self, which: int, begin: int, end: int) -> Sequence[Any]:
+        """Returns what a grouping behind has to know of some outputs, the nearest being 0."""
+        assert self._measures is not None
+        return self._measures[which][begin:end]
 
 
 class Run:

@@ -7,8 +7,9 @@ import math
 from collections.abc import Callable, Sequence
 
 from grain_jax._algebra.running import Skip
-from grain_jax._datasets.plan import Plan, Segment, Upstream
+from grain_jax._datasets.plan import Plan, Upstream, has_positions
 from grain_jax._datasets.program import Outcome
+from grain_jax._datasets.segments import Segment
 from grain_jax._execution.runs import Task, read
 from grain_jax._values import errors
 
@@ -155,8 +156,9 @@ def of(plan: Plan, segments: Sequence[Segment]) -> Silence:
     """Returns what counts for the last of some segments, from the first one on."""
     root, own = plan.root, segments[-1].steps
     titles = [step.title for step in own if step.counts in ("fewer", "any")]
-    if isinstance(root, Upstream):
-        return Silence(None, 0, lambda: " and ".join(titles), "elements of your IterDataset")
+    if not has_positions(root):
+        noun = "elements of your IterDataset" if isinstance(root, Upstream) else "elements"
+        return Silence(None, 0, lambda: " and ".join(titles), noun)
 
     def drops() -> str:
         found = [*root.drops, *titles] if len(segments) == 1 else titles

@@ -10,6 +10,7 @@ import dataclasses
 import io
 import pickle
 import types
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import numpy as np
@@ -110,11 +111,29 @@ def snapshot(original: T) -> T:
 
 def of_plan(given: plan.Plan) -> plan.Plan:
     """Returns the plan with copies of its root and steps; a user's own iterable stays itself."""
-    root = given.root
-    parts = (None if isinstance(root, plan.Upstream) else root, given.steps)
+    parts = [(_own(one.root), one.steps) for one in given.walk()]
     try:
         # All at once, so that an object that serves in two steps goes on doing so.
-        frozen, todo = _copied(parts)
+        copies = _copied(parts)
     except Exception:
-        frozen, todo = snapshot(parts[0]), [snapshot(step) for step in given.steps]
+        copies = [(snapshot(own), [snapshot(step) for step in todo]) for own, todo in parts]
+    return _rebuilt(given, iter(copies))
+
+
+def _own(root: Any) -> Any:
+    """Returns what a root has of its own to be copied."""
+    if isinstance(root, plan.Upstream):
+        return None
+    return (root.grouping, root.step) if isinstance(root, plan.Grouped) else root
+
+
+def _rebuilt(given: plan.Plan, copies: Iterator[tuple[Any, Any]]) -> plan.Plan:
+    """Returns a plan with the copies of its parts, which come in the order of its `walk`."""
+    root = given.root
+    if isinstance(root, plan.Grouped):
+        parents = tuple(_rebuilt(parent, copies) for parent in root.parents)
+        (grouping, step), todo = next(copies)
+        frozen: Any = dataclasses.replace(root, parents=parents, grouping=grouping, step=step)
+    else:
+        frozen, todo = next(copies)
     return dataclasses.replace(given, root=root if frozen is None else frozen, steps=todo)

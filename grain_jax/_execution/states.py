@@ -7,8 +7,9 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from grain_jax._datasets.plan import Segment, Upstream
-from grain_jax._execution import fingerprint, joining, lending, version1
+from grain_jax._datasets.plan import Upstream
+from grain_jax._datasets.segments import Segment
+from grain_jax._execution import fingerprint, forms, joining, lending, version1
 from grain_jax._execution.layout import Layout, Position
 from grain_jax._execution.pipeline import Pipeline
 from grain_jax._execution.runs import Cursor
@@ -41,9 +42,9 @@ def encode(pipeline: Pipeline, exact: Position | None = None) -> dict[str, Any]:
         # Who meets the next absent record is not known before.
         may_join = exact is None and not position.sparse and layout.is_joinable(pipeline.segments)
         cursor = pipeline.cursor(position)
-        root = pipeline.plan.root
-        if isinstance(root, Upstream):
-            lending.require_state(root.dataset, _has_state(cursor))
+        for root, has_state in zip(pipeline.plan.leaves(), _have_state(cursor), strict=False):
+            if isinstance(root, Upstream):
+                lending.require_state(root.dataset, has_state)
         where = {
             "elastic": False,
             "joined": layout.joined if may_join else None,
@@ -65,12 +66,14 @@ def _as_lists(cursor: Cursor) -> list[Any]:
     return [[list(map(_as_lists, cursors)), list(kept), groups], since]
 
 
-def _has_state(cursor: Cursor) -> bool:
-    """Whether a user's iterator has said where it stands; at its start it need not."""
+def _have_state(cursor: Cursor) -> Iterator[bool]:
+    """Yields of each leaf whether it has said where it stands, which at its start it need not."""
     place, state = cursor
-    while not isinstance(place, int):
-        place, state = place[0][0]
-    return not place or state is not None
+    if isinstance(place, int):
+        yield not place or state is not None
+        return
+    for parent in place[0]:
+        yield from _have_state(parent)
 
 
 def decode(
@@ -181,27 +184,28 @@ def _exact(
         raise errors.StateError("the state has no field 'cursor', which says where to go on")
     given = state["cursor"]
     leaves = sum(1 for _ in _leaves(given))
-    if leaves != layout.streams:  # before anything is made of numbers that a file may hold
+    streams = max(layout.streams, len(pipeline.plan.leaves()))
+    if leaves != streams:  # before anything is made of numbers that a file may hold
         raise errors.StateError(
             f"field 'cursor' of the state has {leaves} cursors where this pipeline has "
-            f"{layout.streams} streams. Build it with as many lanes and shards as then."
+            f"{streams} streams. Build it with as many lanes and shards as then."
         )
-    start = pipeline.start(position, layout)
+    form = pipeline.form(position, layout)
     is_old = version1.FROM in state
     if is_old and not state[version1.FROM]:
         # Stages behind the lanes said nothing before their first element.
         for _ in range(sum(segment.local for segment in segments)):
             given = [[[given], [0], 0], 0]
-    reading = _Reading(pipeline, layout, base, is_old, is_joint)
+    reading = _Reading(is_old, is_joint)
     try:
-        cursor = reading.conform(given, start)
+        cursor = reading.conform(given, form)
     except _Unlike as unlike:
         if strict:
             raise errors.StateError(
                 f"field 'cursor' of the state has {unlike}. Build the pipeline as it was when the "
                 "state was saved."
             ) from None
-        cursor = reading.restarted(given, start)
+        cursor = reading.restarted(given, form)
     return dataclasses.replace(position, cursor=cursor)
 
 
@@ -210,73 +214,61 @@ class _Unlike(Exception):
 
 
 class _Reading:
-    """Reads a cursor, along that of the start, which has its form.
+    """Reads a cursor along the form of this pipeline's.
 
     Args:
-      pipeline: whose cursor.
-      layout: shards and lanes.
-      base: position from which shards are counted.
       is_old: whether None may stand for a start.
       is_joint: whether it is made of the states of all processes.
     """
 
-    def __init__(
-        self, pipeline: Pipeline, layout: Layout, base: int, is_old: bool, is_joint: bool
-    ) -> None:
-        self._root = pipeline.plan.root
-        self._layout = layout
-        self._base = base
+    def __init__(self, is_old: bool, is_joint: bool) -> None:
         self._is_old = is_old
         self._is_joint = is_joint
-        self._leaves = 0
 
-    def conform(self, given: Any, start: Cursor) -> Cursor:
-        """Returns a cursor of the form of `start`.
+    def conform(self, given: Any, form: forms.Form) -> Cursor:
+        """Returns a cursor of that form.
 
         Raises:
           StateError: for a number that is none, or is beyond the end.
           _Unlike: if it has another form.
         """
-        place = start[0]
-        if isinstance(place, int):
-            return self._leaf(given, start)
+        if isinstance(form, forms.Leaf):
+            return self._leaf(given, form)
         if given is None and self._is_old:
-            return start
+            return form.start
         cursors, kept, groups = _list(_list(given, 2)[0], 3)
-        mine, numbers, _ = place
-        if len(_list(cursors)) != len(mine):
-            raise _Unlike(f"{len(cursors)} cursors where this pipeline has {len(mine)} streams")
-        found = tuple(map(self.conform, cursors, mine))
+        if len(_list(cursors)) != len(form.parents):
+            raise _Unlike(
+                f"{len(cursors)} cursors where this pipeline has {len(form.parents)} streams"
+            )
+        found = tuple(map(self.conform, cursors, form.parents))
+        numbers = form.first
         if self._is_old and len(_list(kept)) == 1 < len(numbers):
             kept = kept * len(numbers)  # of a batch, which had one number
         if len(_list(kept)) != len(numbers):
             raise _Unlike(f"{brief(kept)} where this pipeline has {len(numbers)} counts")
         counts = tuple(map(_count, kept))
-        if len(mine) > 1 == len(counts) and counts[0] >= len(mine):
-            raise errors.StateError(
-                f"the state says that it is the turn of lane {counts[0]} of {len(mine)}"
-            )
-        if len(mine) == 1 and not self._is_joint:
-            counts = counts[-1:] * len(counts)  # nobody else's batches are told beside its own
+        if form.grouping is not None:
+            counts = form.grouping.read(counts, len(form.parents), joined=self._is_joint)
         return (found, counts, _count(groups)), _count(given[1])
 
-    def _leaf(self, given: Any, start: Cursor) -> Cursor:
-        lane = self._layout.lane(self._leaves, self._base, None)
-        self._leaves += 1
+    def _leaf(self, given: Any, form: forms.Leaf) -> Cursor:
+        root, lane = form.root, form.lane
         if given is None and self._is_old:
-            return start
+            return form.start
         read, since = _list(given, 2)
         if isinstance(read, list):
             raise _Unlike(f"{brief(read)} where this pipeline has a count")
         count = _count(read)
-        if isinstance(self._root, Upstream):
+        if isinstance(root, Upstream):
             if count and since is None:
                 raise errors.StateError(
                     f"the state does not say where the iterator of "
-                    f"{type(self._root.dataset).__name__} stood, since that had no get_state. Give "
+                    f"{type(root.dataset).__name__} stood, since that had no get_state. Give "
                     "it get_state and set_state."
                 )
             return count, since
+        assert lane is not None
         if count < lane.before or (lane.records is not None and count - lane.before > lane.records):
             raise errors.StateError(
                 f"the state has read {count} records of its shard or lane, and this stream "
@@ -286,37 +278,33 @@ class _Reading:
             )
         return count, _count(since)
 
-    def restarted(self, given: Any, start: Cursor) -> Cursor:
+    def restarted(self, given: Any, form: forms.Form) -> Cursor:
         """Returns a cursor that goes on from the records a state has read, whatever else it says.
 
         Raises:
           StateError: if it has not as many leaves as this pipeline.
         """
         leaves = list(_leaves(given))
-        self._leaves = 0
+        streams = len(list(form.leaves()))
+        begun = iter(leaves)
         try:
-            cursor = self._begun(leaves, start)
-        except (_Unlike, IndexError):
-            raise errors.StateError(
-                f"field 'cursor' of the state is {brief(given)}, and this pipeline reads "
-                f"{self._layout.streams} streams. Build it with as many lanes and shards as then."
-            ) from None
-        if self._leaves != len(leaves):
-            raise errors.StateError(
-                f"the state has read {len(leaves)} streams, and this pipeline reads "
-                f"{self._leaves}. Build it with as many lanes and shards as then."
-            )
-        return cursor
+            if len(leaves) == streams:
+                return self._begun(begun, form)
+        except _Unlike:
+            pass
+        raise errors.StateError(
+            f"field 'cursor' of the state is {brief(given)}, and this pipeline reads {streams} "
+            "streams. Build it with as many lanes and shards as then."
+        )
 
-    def _begun(self, leaves: list[Any], start: Cursor) -> Cursor:
-        place, since = start
-        if isinstance(place, int):
-            leaf = leaves[self._leaves]
-            if leaf is not None and not isinstance(self._root, Upstream):
+    def _begun(self, leaves: Iterator[Any], form: forms.Form) -> Cursor:
+        if isinstance(form, forms.Leaf):
+            leaf = next(leaves)
+            if leaf is not None and not isinstance(form.root, Upstream):
                 leaf = [_list(leaf, 2)[0], 0]
-            return self._leaf(leaf, start)
-        cursors, kept, groups = place
-        return (tuple(self._begun(leaves, one) for one in cursors), kept, groups), since
+            return self._leaf(leaf, form)
+        (_, kept, groups), since = form.start
+        return (tuple(self._begun(leaves, one) for one in form.parents), kept, groups), since
 
 
 def _leaves(given: Any) -> Iterator[Any]:

@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 from grain_jax._algebra import access, index_maps, operations, samplers, sources, steps, transforms
 from grain_jax._datasets import iterators, nodes, roots, sampled
-from grain_jax._datasets.plan import Plan, Segment
+from grain_jax._datasets.plan import Plan
+from grain_jax._datasets.segments import Segment
 from grain_jax._execution import workers
 from grain_jax._execution.layout import Layout
 from grain_jax._execution.serial import Own

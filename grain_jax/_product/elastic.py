@@ -6,7 +6,7 @@ from typing import Any
 
 from grain_jax._datasets import iterators
 from grain_jax._datasets.map_dataset import MapDataset
-from grain_jax._datasets.plan import Upstream
+from grain_jax._datasets.plan import has_positions
 from grain_jax._execution.iterator import PipelineIterator
 from grain_jax._execution.layout import Layout
 from grain_jax._values import errors, options, sharding
@@ -76,7 +76,7 @@ class ElasticIterator(PipelineIterator[Any]):
             )
         stream = ds.to_iter_dataset(read_options).batch(size // count, drop_remainder=True)
         plan = stream.plan()
-        assert not isinstance(plan.root, Upstream)
+        assert has_positions(plan.root)
         if plan.root.sparse:
             raise errors.InvalidValueError(
                 "ElasticIterator does not take a dataset with a filter: nobody can know how many"

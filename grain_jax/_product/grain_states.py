@@ -90,7 +90,7 @@ def _position(state: Mapping[str, Any], layout: Layout, pipeline: Pipeline) -> P
         )
     turn = states.number(state, "last_worker_index", minimum=-1, below=layout.lanes) + 1
     done = iter([_records(seen[str(w)], w, layout) for w in range(layout.lanes)])
-    cursor = _begun(pipeline.start(Position(), layout), done)
+    cursor = _begun(pipeline.form(Position(), layout).start, done)
     if layout.lanes > 1:
         (cursors, _, groups), since = cursor
         cursor = (cursors, (turn % layout.lanes,), groups), since

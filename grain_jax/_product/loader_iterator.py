@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from grain_jax._datasets import iterators
-from grain_jax._datasets.plan import Plan, Upstream
+from grain_jax._datasets.plan import Plan, has_positions
 from grain_jax._execution import fingerprint, states
 from grain_jax._execution.layout import Layout
 from grain_jax._execution.pipeline import Pipeline
@@ -151,7 +151,7 @@ class _Metadata:
     """Makes the metadata of a record on its way into an operation."""
 
     def __init__(self, about: Description) -> None:
-        assert not isinstance(about.plan.root, Upstream)
+        assert has_positions(about.plan.root)
         self._root = about.plan.root
         self._seed = about.seed
         self._step = sum(step.is_random for step in about.plan.steps)

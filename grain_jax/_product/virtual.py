@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from grain_jax._datasets.plan import Segment
+from grain_jax._datasets.segments import Segment
 from grain_jax._execution.joining import counts_that_work
 from grain_jax._execution.layout import Layout
 from grain_jax._values import errors, options

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from grain_jax._algebra.groupings.base import Group, Restart
+from grain_jax._algebra.groupings.base import Group, Grouper, Grouping, Restart
 from grain_jax._algebra.groupings.batch import Batch
 from grain_jax._algebra.groupings.turns import Turns
 from grain_jax._algebra.running import Skip
@@ -128,7 +128,7 @@ def test_batches(words: list[str], batches: Any, expected: list[str]) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Reversed:
+class Reversed(Grouping):
     """Windows of elements, each from the last to the first: restart points are rare."""
 
     window: int
@@ -141,17 +141,17 @@ class Reversed:
         return _Reversing(self.window, kept[0])
 
 
-class _Reversing:
+class _Reversing(Grouper):
     def __init__(self, window: int, done: int) -> None:
+        super().__init__()
         self._window, self._done = window, done
         self._begin = self._count = 0
         self._over = False
-        self._groups: list[Group] = []
 
     def wants(self) -> Any:
         return None if self._over else (0, self._window + self._begin - self._count)
 
-    def take(self, parent: int, count: int) -> None:
+    def take(self, parent: int, count: int, measures: Any = None) -> None:
         self._count += count
         if self._count - self._begin == self._window:
             self._flush()
@@ -161,20 +161,13 @@ class _Reversing:
         for number in range(self._count - 1, self._begin - 1, -1):
             last = number == self._begin
             restart = Restart((self._count,), (self._done,)) if last else None
-            self._groups.append(Group([(0, number, number + 1)], self._done, restart))
+            self.groups.append(Group([(0, number, number + 1)], None, restart, self._done))
         self._begin = self._count
 
     def end(self, parent: int) -> None:
         self._over = True
         if self._count > self._begin:
             self._flush()
-
-    def made(self) -> list[Group]:
-        groups, self._groups = self._groups, []
-        return groups
-
-    def dropped(self, parent: int) -> int:
-        return 0
 
 
 @pytest.mark.parametrize("run", [passed, grouped])

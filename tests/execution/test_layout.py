@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grain_jax._algebra import steps, transforms
-from grain_jax._datasets.plan import Plan, Upstream, cut
+from grain_jax._datasets.plan import Plan, Upstream
+from grain_jax._datasets.segments import cut
 from grain_jax._execution.layout import Layout, Position
 
 

@@ -10,7 +10,7 @@ import pytest
 from grain_jax._algebra import sources, steps, transforms
 from grain_jax._algebra.groupings.batch import Batch
 from grain_jax._datasets import nodes, roots, schedule
-from grain_jax._datasets.plan import Plan, cut
+from grain_jax._datasets.plan import Plan
 from grain_jax._datasets.program import Program
 from grain_jax._execution import grouped, inline
 from grain_jax._execution.leaves import Records
@@ -76,8 +76,9 @@ def build(
     root: Any = None,
 ) -> tuple[Stage, Slow]:
     root = root or roots.NodeRoot(nodes.SourceNode(sources.adapt(source)))
-    segments = cut(todo)
-    executor = Slow(Program(Plan(root, todo), segments))
+    pipeline = Plan(root, todo)
+    segments = pipeline.segments()
+    executor = Slow(Program(pipeline, segments))
     lane = schedule.lane(20, batches=segments[0].batches)
 
     def stage(place: int, cursor: Cursor) -> Stage:

@@ -1,4 +1,4 @@
-"""What a grouping is: it decides, from a few integers of each element, which of them go together.
+"""What a grouping is: it decides, from a few numbers of each element, which of them go together.
 
 It runs in the trainer's process, is pure, and holds numbers and never elements. Where it began is
 a few integers, too, so that a stream starts again anywhere from a cursor of constant shape.
@@ -7,10 +7,16 @@ a few integers, too, so that a stream starts again anywhere from a cursor of con
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
-__all__ = ["Group", "Grouper", "Grouping", "Members", "Restart"]
+__all__ = ["EPOCH", "Group", "Grouper", "Grouping", "Measure", "Members", "Restart"]
+
+EPOCH = 1 << 40
+"""Positions of a stream that has begun anew once are higher by so much; of twice, by twice that."""
+
+Measure = Callable[[Any], Any]
+"""Of an element what a grouping has to know: a number, or a tuple of numbers."""
 
 Members = tuple[int, int, int]
 """Neighbouring elements: the parent, the number of the first since the grouper began, and the one
@@ -36,11 +42,15 @@ class Group(NamedTuple):
       members: in the order in which the output has them.
       layout: what the step that makes the output needs besides: slices, places in a bin.
       restart: the point behind this output. None: it stays, and this is one output more since.
+      number: how many groups come before, where the step that makes the output has to know.
+      output: which one it is of those whose last element is the same.
     """
 
     members: Sequence[Members]
     layout: Any = None
     restart: Restart | None = None
+    number: int = 0
+    output: int = 0
 
 
 class Grouper(abc.ABC):
@@ -55,15 +65,23 @@ class Grouper(abc.ABC):
 
     @abc.abstractmethod
     def wants(self) -> tuple[int, int] | None:
-        """Returns which parent to pull next, and how many elements at most; None: no more."""
+        """Returns which parent to pull next, and how many elements at most; None: no more.
+
+        A parent that is wanted after its end begins anew. What this raises is raised behind the
+        groups that are made.
+        """
 
     @abc.abstractmethod
-    def take(self, parent: int, count: int) -> None:
-        """Takes note of `count` more elements of a parent."""
+    def take(self, parent: int, count: int, measures: Sequence[Any] | None = None) -> None:
+        """Takes note of `count` more elements of a parent, with their measures if it has one."""
 
     @abc.abstractmethod
     def end(self, parent: int) -> None:
         """Takes note of a parent's end."""
+
+    def epoch(self, parent: int) -> int:
+        """Returns how often a parent has begun anew before the elements that it gives next."""
+        return 0
 
     def made(self) -> list[Group]:
         """Returns the groups that are complete since it was last asked, in order."""
@@ -75,15 +93,46 @@ class Grouper(abc.ABC):
         return 0
 
 
-class Grouping(Protocol):
-    """Data: it pickles, compares, and names itself."""
+class Grouping(abc.ABC):
+    """Data: it pickles and compares.
+
+    Attributes:
+      measure: computed of each element where that is made; None where counting is enough.
+    """
+
+    measure: Measure | None = None
 
     def first(self, parents: int) -> tuple[int, ...]:
         """Returns its own numbers at the start."""
+        return ()
 
+    @abc.abstractmethod
     def begin(self, kept: tuple[int, ...], parents: int) -> Grouper:
-        """Returns a grouper that goes on from its own numbers of a restart point.
+        """Returns a grouper that goes on from its own numbers of a restart point."""
+
+    def read(self, kept: tuple[int, ...], parents: int, *, joined: bool) -> tuple[int, ...]:
+        """Returns its own numbers as a state has them; whole numbers, as many as at the start.
+
+        Args:
+          kept: what the state says.
+          parents: how many streams there are.
+          joined: whether it was made of the states of several processes.
 
         Raises:
-          StateError: if no such grouper can have had them.
+          StateError: if no run can have come there.
         """
+        return kept
+
+    def identity(self) -> str:
+        """Names it, with what has to be equal for a state to mean the same."""
+        fields = getattr(self, "__dataclass_fields__", ())
+        values = {name: getattr(self, name) for name in fields}
+        text = ", ".join(f"{name}={value!r}" for name, value in values.items() if _is_data(value))
+        return f"{type(self).__name__}({text})"
+
+
+def _is_data(value: Any) -> bool:
+    """Whether its text says what it is."""
+    if isinstance(value, tuple):
+        return all(map(_is_data, value))
+    return value is None or isinstance(value, (bool, int, float, str))

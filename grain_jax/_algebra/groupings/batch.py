@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
+from typing import Any
 
-from grain_jax._algebra.groupings.base import Group, Grouper, Restart
+from grain_jax._algebra.groupings.base import Group, Grouper, Grouping, Restart
 from grain_jax._values.errors import StateError
 
 __all__ = ["Batch", "kept"]
@@ -35,7 +37,7 @@ def kept(rest: int, batches: tuple[tuple[int, bool], ...], most: int | None = No
 
 
 @dataclasses.dataclass(frozen=True)
-class Batch:
+class Batch(Grouping):
     """Consecutive elements of a stream; of several streams, an equal share of each, one by one.
 
     A stream that has ended gives none any more. Its own numbers are how many batches there have
@@ -55,6 +57,10 @@ class Batch:
     def first(self, parents: int) -> tuple[int, ...]:
         """Returns 0 batches, altogether and for each parent."""
         return (0,) * (1 + parents)
+
+    def read(self, kept: tuple[int, ...], parents: int, *, joined: bool) -> tuple[int, ...]:
+        """Returns the numbers of a state; of a stream by itself there is only one."""
+        return kept if joined or parents > 1 else kept[1:] * 2
 
     def begin(self, kept: tuple[int, ...], parents: int) -> _Batching:
         """Returns a grouper behind so many batches, altogether and of each parent."""
@@ -85,7 +91,7 @@ class _Batching(Grouper):
                 return parent, _AT_ONCE
         return None
 
-    def take(self, parent: int, count: int) -> None:
+    def take(self, parent: int, count: int, measures: Sequence[Any] | None = None) -> None:
         self._count[parent] += count
         while self.wants() is None and self._fill():
             pass
@@ -115,7 +121,7 @@ class _Batching(Grouper):
         for parent, _, end in members:
             self._kept[parent], self._begin[parent] = self._made, end
         restart = Restart(tuple(self._begin), (self._made, *self._kept))
-        self.groups.append(Group(members, self._made - 1, restart))
+        self.groups.append(Group(members, None, restart, self._made - 1))
         return True
 
     def _check(self, parent: int) -> None:

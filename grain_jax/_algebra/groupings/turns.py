@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+from typing import Any
 
-from grain_jax._algebra.groupings.base import Group, Grouper, Restart
+from grain_jax._algebra.groupings.base import Group, Grouper, Grouping, Restart
 from grain_jax._values.errors import StateError
 
 __all__ = ["Turns"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Turns:
+class Turns(Grouping):
     """Round robin. Its own number says whose turn it is."""
 
     def first(self, parents: int) -> tuple[int, ...]:
@@ -21,9 +23,13 @@ class Turns:
     def begin(self, kept: tuple[int, ...], parents: int) -> _Taking:
         """Returns a grouper that begins with a parent."""
         (turn,) = kept
-        if turn >= parents:
-            raise StateError(f"the state says that it is the turn of stream {turn} of {parents}")
         return _Taking(turn, parents)
+
+    def read(self, kept: tuple[int, ...], parents: int, *, joined: bool) -> tuple[int, ...]:
+        """Returns whose turn it is, as a state says."""
+        if kept[0] >= parents:
+            raise StateError(f"the state says that it is the turn of lane {kept[0]} of {parents}")
+        return kept
 
 
 class _Taking(Grouper):
@@ -36,7 +42,7 @@ class _Taking(Grouper):
     def wants(self) -> tuple[int, int] | None:
         return None if all(self._ended) else (self._turn, 1)
 
-    def take(self, parent: int, count: int) -> None:
+    def take(self, parent: int, count: int, measures: Sequence[Any] | None = None) -> None:
         first = self._count[parent]
         self._count[parent] += count
         self._pass()

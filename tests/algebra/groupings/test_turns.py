@@ -33,5 +33,5 @@ def test_one_of_each_until_it_has_ended(seed: int) -> None:
 
 def test_a_turn_that_nobody_has_is_refused() -> None:
     assert Turns().first(3) == (0,)
-    with pytest.raises(StateError, match="stream 3 of 3"):
-        Turns().begin((3,), 3)
+    with pytest.raises(StateError, match="lane 3 of 3"):
+        Turns().read((3,), 3, joined=False)

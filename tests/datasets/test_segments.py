@@ -1,4 +1,4 @@
-"""Plans: where a pipeline is cut, and what a unit of a segment gives."""
+"""Segments: where a pipeline is cut, and what a unit of a segment gives."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from grain_jax import transforms
 from grain_jax._algebra import sources, steps
 from grain_jax._algebra.blocks import Block
-from grain_jax._datasets import nodes, plan, roots
+from grain_jax._datasets import nodes, plan, roots, segments
 from grain_jax._values import randomness
 
 MAKERS: dict[str, Any] = {
@@ -63,7 +63,7 @@ def made(*kinds: str) -> list[steps.Step]:
 def test_where_pipelines_are_cut(
     kinds: list[str], sparse: bool, expected: list[tuple[int, int, bool]]
 ) -> None:
-    found = plan.cut(made(*kinds), sparse=sparse)
+    found = segments.cut(made(*kinds), sparse=sparse)
     assert [(len(s.steps), s.unit, s.counted) for s in found] == expected
     assert [s.number for s in found] == list(range(len(found)))
     titles = [step.title for segment in found for step in segment.steps]
@@ -71,7 +71,7 @@ def test_where_pipelines_are_cut(
 
 
 def test_what_runs_in_the_trainer_is_a_segment_of_its_own() -> None:
-    found = plan.cut(made("map", "batch2", "map"), local_from=2)
+    found = segments.cut(made("map", "batch2", "map"), local_from=2)
     assert [(len(s.steps), s.local) for s in found] == [(2, False), (1, True)]
 
 
@@ -86,12 +86,12 @@ def test_what_runs_in_the_trainer_is_a_segment_of_its_own() -> None:
     ],
 )
 def test_who_needs_every_element(kinds: list[str], expected: bool) -> None:
-    assert plan.cut(made(*kinds))[0].needs_all == expected
+    assert segments.cut(made(*kinds))[0].needs_all == expected
 
 
 def test_when_a_source_may_stack() -> None:
     def stacks(*todo: steps.Step) -> bool:
-        return plan.cut(list(todo))[0].stacks_records
+        return segments.cut(list(todo))[0].stacks_records
 
     plain = steps.step_for("batch", transforms.Batch(2), number=1)
     assert stacks(plain)
@@ -105,7 +105,7 @@ def test_when_a_source_may_stack() -> None:
 @pytest.mark.parametrize("size", [1, 3])
 def test_random_steps_behind_steps_that_change_counts(size: int) -> None:
     """Every element of a batch may come from another output of the same record."""
-    first, second = plan.cut(made("flat_map", f"batch{size}", "random_map"))
+    first, second = segments.cut(made("flat_map", f"batch{size}", "random_map"))
     elements = first.run(Block([2, 1, 5], [7, 8, 9]), None, 0)
     assert elements.data == [2, 2, 1, 5, 5]
     assert elements.outputs == [0, 1, 0, 0, 1]
@@ -119,7 +119,7 @@ def test_random_steps_behind_steps_that_change_counts(size: int) -> None:
 
 
 def test_a_stacked_unit_stands_where_its_last_record_stands() -> None:
-    segment = plan.cut(
+    segment = segments.cut(
         [steps.step_for("batch", transforms.Batch(3), number=1), *made("random_map")]
     )[0]
     rngs = [np.random.default_rng(i) for i in range(3)]
@@ -131,8 +131,8 @@ def test_a_stacked_unit_stands_where_its_last_record_stands() -> None:
 
 
 def test_process_wide_draws_depend_on_the_unit() -> None:
-    def segment(*todo: steps.Step) -> plan.Segment:
-        return plan.cut(list(todo))[0]
+    def segment(*todo: steps.Step) -> segments.Segment:
+        return segments.cut(list(todo))[0]
 
     drawing = steps.step_for("map", lambda x: (x, random.random()), number=1)
     batch = steps.step_for("batch", transforms.Batch(2, batch_fn=list), number=2)

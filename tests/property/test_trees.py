@@ -1,0 +1,212 @@
+"""Random trees of streams: what plain Python says, with any workers, from every position on."""
+
+from __future__ import annotations
+
+import functools
+import json
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import grain_jax as grain
+from tests.property import sequences, stubs, trees
+
+pytestmark = pytest.mark.usefixtures("no_process_left")
+
+Rows = list[list[int]]
+MOST = 9
+
+
+class Kinded:
+    """Functions on sequences, which are elements of some kind."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def encoded(self, sequence: list[int]) -> Any:
+        return sequences.encode(self.kind, sequence[:MOST])
+
+    def keeps(self, element: Any) -> bool:
+        return sum(sequences.decode(element)) % 3 > 0
+
+    def copies(self, element: Any) -> list[Any]:
+        return [element] * (len(sequences.decode(element)) % 3)
+
+    def more(self, element: Any) -> Any:
+        return self.encoded([number + 1 for number in sequences.decode(element)])
+
+    def noisy(self, element: Any, rng: np.random.Generator) -> Any:
+        noise = int(rng.integers(50))
+        return self.encoded([number + noise for number in sequences.decode(element)])
+
+    def joined(self, elements: list[Any], layout: Any) -> Any:
+        return self.encoded([n for element in elements for n in sequences.decode(element)])
+
+    def row(self, elements: list[Any], lengths: list[int]) -> Any:
+        found = [n for element in elements for n in sequences.decode(element)]
+        assert len(found) == sum(lengths)
+        return self.encoded(found + [0] * (MOST - len(found)))
+
+    def pieces(self, elements: list[Any], cuts: Any) -> Any:
+        pairs = zip(elements, cuts, strict=True)
+        return self.encoded([n for e, (a, b) in pairs for n in sequences.decode(e)[a:b]])
+
+
+def packed(rows: Rows, length: int, bins: int) -> Iterator[list[int]]:
+    """First fit, all bins at once when one is needed and none is left."""
+    taken: Rows = []
+    for row in [*rows, None]:
+        fits = [bin for bin in taken if row is not None and len(bin) + len(row) <= length]
+        if row is None or (not fits and len(taken) == bins):
+            yield from (bin + [0] * (length - len(bin)) for bin in taken)
+            taken, fits = [], []
+        if row is not None:
+            if not fits:
+                taken.append([])
+            (fits or taken)[0 if fits else -1].extend(row)
+
+
+def shuffled(rows: Rows, window: int) -> Iterator[list[int]]:
+    for number, begin in enumerate(range(0, len(rows), window)):
+        part = rows[begin : begin + window]
+        order = list(range(begin, begin + len(part)))
+        random.Random(f"{window}/{number}").shuffle(order)
+        yield from (rows[place] for place in order)
+
+
+def mixed(parts: list[Rows], order: tuple[int, ...]) -> Iterator[list[int]]:
+    sources = [iter(part) for part in parts]
+    for number in range(sum(map(len, parts)) + 1):
+        row = next(sources[order[number % len(order)]], None)
+        if row is None:
+            return
+        yield row
+
+
+Tree = tuple[grain.IterDataset[Any], Rows]
+
+
+def tree(rng: random.Random, kind: str, depth: int, draws: bool) -> Tree:
+    """A random tree, and what plain Python makes of the same sequences."""
+    of = Kinded(kind)
+    if not depth:
+        count = rng.randrange(26)
+        rows = [[rng.randrange(100) for _ in range(rng.randint(1, MOST))] for _ in range(count)]
+        ds = grain.MapDataset.source([of.encoded(row) for row in rows])
+        return ds.seed(3).to_iter_dataset(), rows
+    build = functools.partial(tree, rng, kind, rng.randrange(depth), draws)
+    ds, rows = build()
+    choice = rng.choice(
+        [
+            "filter",
+            "flat",
+            "map",
+            "limit",
+            "repeat",
+            "window",
+            "pack",
+            "split",
+            "mix",
+            "chain",
+            "zip",
+        ]
+        + ["random", "random"] * draws
+    )
+    if choice == "filter":
+        return ds.filter(of.keeps), [row for row in rows if sum(row) % 3]
+    if choice == "flat":
+        return ds.flat_map(of.copies), [row for row in rows for _ in range(len(row) % 3)]
+    if choice == "map":
+        return ds.map(of.more), [[number + 1 for number in row] for row in rows]
+    if choice == "random":
+        return ds.random_map(of.noisy, seed=rng.randrange(9)), []
+    if choice == "limit":
+        count = rng.randint(1, 20)
+        return stubs.stream(stubs.Limit(count), ds), rows[:count]
+    if choice == "repeat":
+        epochs = rng.randint(1, 3)
+        return stubs.stream(stubs.Repeat(epochs), ds), rows * epochs
+    if choice == "window":
+        window = rng.randint(1, 6)
+        return stubs.stream(stubs.Window(window), ds), list(shuffled(rows, window))
+    if choice == "pack":
+        bins = rng.randint(1, 4)
+        grouping = stubs.FirstFit(MOST, bins)
+        return stubs.stream(grouping, ds, make=of.row), list(packed(rows, MOST, bins))
+    if choice == "split":
+        length = rng.randint(1, MOST)
+        flat = [number for row in rows for number in row]
+        cut = [flat[begin : begin + length] for begin in range(0, len(flat), length)]
+        return stubs.stream(stubs.Split(length), ds, make=of.pieces), cut
+    other, others = build()
+    if choice == "mix":
+        order = rng.choice([(0, 1), (0, 0, 1), (1, 0, 1, 1)])
+        return stubs.stream(stubs.Mix(order), ds, other), list(mixed([rows, others], order))
+    if choice == "chain":
+        return stubs.stream(stubs.Chain(), ds, other), rows + others
+    pairs = [(one + two)[:MOST] for one, two in zip(rows, others, strict=False)]
+    return stubs.stream(stubs.Zip(), ds, other, make=of.joined), pairs
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_tree_in_process(seed: int) -> None:
+    rng = random.Random(seed)
+    kind = sequences.KINDS[seed % 4]
+    stream, expected = tree(rng, kind, 4, draws=False)
+    found = trees.check(stream, workers=[0])
+    assert [sequences.decode(element) for element in found] == expected
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_tree_with_workers(seed: int) -> None:
+    rng = random.Random(100 + seed)
+    kind = sequences.KINDS[seed % 4]
+    stream, expected = tree(rng, kind, 4, draws=False)
+    found = trees.check(stream, workers=[3 if seed % 2 else 1])
+    assert [sequences.decode(element) for element in found] == expected
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_tree_that_draws(seed: int) -> None:
+    stream, _ = tree(random.Random(200 + seed), sequences.KINDS[seed % 4], 4, draws=True)
+    trees.check(stream, workers=[0, 3] if seed % 5 == 0 else [0])
+
+
+def test_workers_may_stand_anywhere_in_a_tree() -> None:
+    """What comes before an `mp_prefetch` is done by workers, the rest is not; all is the same."""
+    of = Kinded("arrays")
+    rows = [[number] * (1 + number % 5) for number in range(40)]
+    parts = [
+        grain.MapDataset.source([of.encoded(row) for row in rows[begin::2]]).to_iter_dataset()
+        for begin in (0, 1)
+    ]
+    whole = trees.whole(stubs.stream(stubs.Mix((0, 1)), parts[0].filter(of.keeps), parts[1]))
+    options = grain.MultiprocessingOptions(num_workers=2)
+    one = stubs.stream(stubs.Mix((0, 1)), parts[0].filter(of.keeps).mp_prefetch(options), parts[1])
+    both = stubs.stream(
+        stubs.Mix((0, 1)),
+        *(part.mp_prefetch(options) for part in (parts[0].filter(of.keeps), parts[1])),
+    )
+    assert trees.same(trees.whole(one.map(of.more)), [of.more(element) for element in whole])
+    for stream in (one, both, both.mp_prefetch(options)):
+        assert trees.same(trees.whole(stream), whole)
+        with iter(stream) as iterator:
+            next(iterator)
+            state = json.loads(json.dumps(iterator.get_state()))
+        with iter(both) as iterator:
+            iterator.set_state(state)
+            assert trees.same(list(iterator), whole[1:])
+
+
+def test_pools_that_differ_are_refused() -> None:
+    parts = [
+        trees.with_workers(trees.of(range(4)), 1),
+        trees.of(range(4)).mp_prefetch(
+            grain.MultiprocessingOptions(num_workers=2, per_worker_buffer_size=7)
+        ),
+    ]
+    with pytest.raises(grain.errors.InvalidValueError, match="per_worker_buffer_size=1 and 7"):
+        iter(stubs.stream(stubs.Chain(), *parts))
