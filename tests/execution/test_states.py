@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import itertools
@@ -44,7 +45,15 @@ class _Counter(grain.DatasetIterator[int]):
         return self.state  # type: ignore[no-any-return]
 
     def set_state(self, state: dict[str, Any]) -> None:
+        try:
+            int(state["at"][0])
+        except (KeyError, IndexError, TypeError, ValueError):
+            raise _NoStateError from None
         self.state = state
+
+
+class _NoStateError(Exception):
+    """What an iterator of the user's is given is its own to refuse."""
 
 
 def _filtered() -> Any:
@@ -190,7 +199,8 @@ def test_damaged_states_restore_or_are_refused(strict: bool, data: st.DataObject
         assert len(str(refused)) > 20
         assert json.dumps(iterator.get_state()) == before
     iterator.get_state()
-    list(itertools.islice(iterator, 3))
+    with contextlib.suppress(_NoStateError):
+        list(itertools.islice(iterator, 3))
     iterator.get_state()
 
 

@@ -11,6 +11,7 @@ import contextlib
 import os
 import signal
 import threading
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -64,7 +65,10 @@ def fork() -> int:
     global _forks
     _forks += 1
     try:
-        return os.fork()
+        with warnings.catch_warnings():
+            # Since Python 3.12 it warns of threads, such as those of BLAS, which stop for a fork.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return os.fork()
     finally:
         _forks -= 1
 
