@@ -22,7 +22,8 @@ PUBLIC = {
         ClosedError DriftError GrainError InvalidTypeError InvalidValueError
         MissingDependencyError NoElementsError OutOfRangeError StackError StateError TooManyErrors
         TransformError WorkerError""",
-    "grain_jax.experimental": "ElasticIterator FlatMapTransform MapWithIndexTransform device_put",
+    "grain_jax.experimental": """
+        ElasticIterator FlatMapTransform LimitIterDataset MapWithIndexTransform device_put""",
     "grain_jax.multiprocessing": "MultiprocessingOptions",
     "grain_jax.python": """
         ArrayRecordDataSource Batch BatchOperation DATASET_INDEX DataLoader DatasetIterator

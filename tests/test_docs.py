@@ -83,3 +83,4 @@ def test_the_operator_of_the_page_on_operators(
     exec(use, namespace)
     exec(test, namespace)
     namespace["test_every_third_element"]()
+    namespace["test_every_third_of_a_filtered_stream_with_workers"]()

@@ -7,21 +7,25 @@ place up to which worker processes run them.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from grain_jax._algebra import steps, transforms
+from grain_jax._algebra import selections, steps, transforms
+from grain_jax._algebra.groupings import mix as mixes
 from grain_jax._algebra.groupings.base import Grouping
 from grain_jax._algebra.groups import GroupStep
-from grain_jax._datasets import fluent, iterators
+from grain_jax._algebra.index_maps import ENDLESS
+from grain_jax._datasets import fluent, iterators, merges
 from grain_jax._datasets.plan import Grouped, Plan, Root, Upstream
 from grain_jax._values import errors, options
 
 __all__ = ["IterDataset"]
 
 T = TypeVar("T", covariant=True)
+
+_HINT = "ds.to_iter_dataset() for a MapDataset"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,7 +152,11 @@ class IterDataset(fluent.Fluent, Generic[T]):
           make: makes an element of those of a group, and of what the grouping laid out for them;
             None where each group is one element, which is passed on as it is.
           function: the user's, if `make` calls one.
+
+        Raises:
+          InvalidTypeError: for a parent that is no stream.
         """
+        merges.checked(IterDataset, text.partition("(")[0], parents, _HINT)
         abouts = [parent._description for parent in parents]
         numbered = max(about.numbered for about in abouts)
         title = f"step {numbered + 1}: {text}"
@@ -161,6 +169,38 @@ class IterDataset(fluent.Fluent, Generic[T]):
             below=tuple(setup for about in abouts for setup in about.setups),
         )
         self._text = f"{parents[0]!r}.{text}" if len(parents) == 1 else f"{text}({parents!r})"
+
+    @staticmethod
+    def mix(
+        datasets: Sequence[IterDataset[T]] | Mapping[str, IterDataset[T]],
+        weights: Sequence[float] | Mapping[str, float] | None = None,
+    ) -> IterDataset[T]:
+        """Returns the mixture of streams in proportion to weights, spread evenly.
+
+        It ends where a stream has no element that is wanted of it.
+
+        Args:
+          datasets: the parts, or parts by name, which messages and states then show.
+          weights: one number above 0 for each, of any scale, by name if the parts have names; None
+            mixes equal shares.
+
+        Raises:
+          InvalidValueError: for weights that are not one for each dataset, or not above 0.
+
+        Example:
+          >>> import grain_jax as grain
+          >>> even = grain.MapDataset.range(0, 10, 2).to_iter_dataset()
+          >>> odd = grain.MapDataset.range(1, 100, 2).to_iter_dataset()
+          >>> list(grain.IterDataset.mix({"even": even, "odd": odd}, {"even": 2, "odd": 1}))
+          [0, 2, 1, 4, 6, 3, 8]
+        """
+        names, given, shares = mixes.named(datasets, weights)
+        parts = merges.checked(IterDataset, "mix", given, _HINT)
+        mixture = selections.mixture(shares, [ENDLESS] * len(parts))
+        result: IterDataset[T] = IterDataset(parts)
+        shown = "" if weights is None else f"weights={weights!r}"
+        result._make_of(parts, mixes.Mix(mixture.weights, names), f"mix({shown})")
+        return result
 
     def map(self, transform: transforms.Map | Callable[[T], Any]) -> IterDataset[Any]:
         """Returns the stream with `transform` applied to every element."""

@@ -19,13 +19,16 @@ __all__ = ["SelectedNode", "ZippedNode", "checked"]
 T = TypeVar("T")
 
 
-def checked(kind: type[T], what: str, datasets: Any) -> list[T]:
+def checked(
+    kind: type[T], what: str, datasets: Any, hint: str = "MapDataset.source(...)"
+) -> list[T]:
     """Returns the datasets that are to be merged; at least one.
 
     Args:
       kind: what each of them has to be.
       what: the operator, for error texts.
       datasets: what the user gave.
+      hint: what makes one of the kind, for error texts.
 
     Raises:
       InvalidTypeError, InvalidValueError: naming what is none.
@@ -37,8 +40,7 @@ def checked(kind: type[T], what: str, datasets: Any) -> list[T]:
     for place, part in enumerate(datasets):
         if not isinstance(part, kind):
             raise errors.InvalidTypeError(
-                f"dataset {place} of {what} is {part!r}, and a {kind.__name__} is wanted. Write "
-                "MapDataset.source(...)."
+                f"dataset {place} of {what} is {part!r}, which is no {kind.__name__}. Write {hint}."
             )
     if not datasets:
         raise errors.InvalidValueError(f"{what} got no datasets. Give one at least.")

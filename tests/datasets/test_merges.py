@@ -123,7 +123,7 @@ def test_an_error_says_which_record_of_which_part() -> None:
     [
         (lambda: MapDataset.mix(A), "mix takes a list of datasets"),
         (lambda: MapDataset.mix([]), "mix got no datasets"),
-        (lambda: MapDataset.mix([A, [1, 2]]), "dataset 1 of mix is .* a MapDataset is wanted"),
+        (lambda: MapDataset.mix([A, [1, 2]]), "dataset 1 of mix is .* no MapDataset"),
         (lambda: MapDataset.mix([A, B], [1]), "1 weights for 2 datasets"),
         (lambda: MapDataset.concatenate([A.repeat(), B]), "has no end"),
         (lambda: MapDataset.zip([]), "zip got no datasets"),
