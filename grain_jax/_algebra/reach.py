@@ -131,23 +131,24 @@ def _is_users_file(file: str) -> bool:
     return not is_package and not path.startswith(_LIBRARIES)
 
 
-def reach(roots: Iterable[Any]) -> Iterator[Found]:
+def reach(roots: Iterable[Any], names: Iterable[str] = ()) -> Iterator[Found]:
     """Yields what functions and objects can reach, each once.
 
     Args:
       roots: functions that are called, bound methods among them.
+      names: attributes that code mentions which is not among them.
     """
-    return _Walk().run(roots)
+    return _Walk(names).run(roots)
 
 
 class _Walk:
     """One walk: what was met, what is still to be looked at, and which names code has mentioned."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: Iterable[str]) -> None:
         self._ready: collections.deque[tuple[Found, int]] = collections.deque()
         self._seen: dict[int, Any] = {}  # with the object, whose number another could get
         self._variables: set[tuple[str, str]] = set()
-        self._named: set[str] = set()
+        self._named: set[str] = set(names)
         self._waiting: dict[str, list[tuple[Found, int]]] = {}
 
     def run(self, roots: Iterable[Any]) -> Iterator[Found]:

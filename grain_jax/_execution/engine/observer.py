@@ -79,15 +79,16 @@ class _Observer:
                 self._called.add(id(one))
         held = _held_modules(named, by_value)
         roots.append(held)
+        mentioned: set[str] = set()
         for one in by_value:
             self.functions[id(one)] = one
+            mentioned |= reach.names_in(one)
             # Its own globals travel; those of modules that it names do not.
             for found in reach.variables(one, held):
                 if found.module != one.__globals__.get("__name__"):
                     self._take([found])
                     roots.append(found.value)
-        self._follow(roots)
-        mentioned: set[str] = set()
+        self._follow(roots, mentioned)
         cells: set[str] = set()
         kept, grown, made = _Changed(), _Changed(), _Changed()
         functions = _reached(self.functions.values())
@@ -158,10 +159,10 @@ class _Observer:
                     self._note(base.__module__, *base.__qualname__.split("."), name, value=value)
                     yield from functions
 
-    def _follow(self, roots: list[Any]) -> None:
+    def _follow(self, roots: list[Any], names: Iterable[str]) -> None:
         # Where an object does not let itself be looked at, what was found before it counts.
         with contextlib.suppress(Exception):
-            self._take(reach.reach(roots))
+            self._take(reach.reach(roots, names))
 
     def _take(self, reached: Iterable[reach.Found]) -> None:
         for found in reached:

@@ -97,6 +97,44 @@ def test_code_that_travels_by_value_brings_its_own_globals(make: Make) -> None:
 
 
 @pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ("module.held.scale()", "held.k is 9 here, and 1 in a worker"),
+        ("module.held.encode(x)", "held.ids['a'] is 0 here, and missing in a worker"),
+        ("module.Config.get().k", "Config.one.k is 9 here, and 1 in a worker"),
+    ],
+)
+def test_methods_that_code_of_the_script_calls_are_followed(
+    body: str, text: str, make: Make
+) -> None:
+    module = make(
+        """
+        class Held:
+            def __init__(self): self.k, self.ids = 1, {}
+            def scale(self): return self.k
+            def encode(self, x): return self.ids.get(x, -1)
+        held = Held()
+        class Config:
+            one = None
+            def __init__(self): self.k = 1
+            @classmethod
+            def get(cls):
+                if cls.one is None:
+                    cls.one = cls()
+                return cls.one
+        """
+    )
+    scope = {"__name__": "__main__", "module": module}
+    exec(f"def own(x):\n    return {body}", scope)
+    config = module.Config.get()
+    module.held.k, module.held.ids["a"], config.k = 9, 0, 9
+    found, _ = observe([], [scope["own"]], [])
+    module.held.k, config.k = 1, 1
+    module.held.ids.clear()
+    assert told(found) == text
+
+
+@pytest.mark.parametrize(
     ("change", "text"),
     [
         ("A = 7", "A is 1 here, and 7 in a worker"),
