@@ -12,11 +12,12 @@ unexport PYTHONDONTWRITEBYTECODE
 # What `make test-newest` runs.
 SHORT := tests/algebra tests/datasets tests/property tests/values
 
-.PHONY: help demo test test-newest faults lint types format build-files bench notebook clean
+.PHONY: help demo test test-modes test-newest faults lint types format build-files bench notebook clean
 
 help:
 	@echo "make demo    train, kill, resume, compare: the whole path on real data"
 	@echo "make test    the test suite                  (PYTEST_ARGS='-k name' to choose)"
+	@echo "make test-modes   the same, all cases in each start mode and kind of memory of the engine"
 	@echo "make test-newest  a short form of it on the newest Python that is installed"
 	@echo "make faults  the long forms of the campaigns in tests/faults: an hour"
 	@echo "make lint    ruff                            make types   mypy"
@@ -27,6 +28,10 @@ demo: $(VENV)/.installed-examples
 
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n auto --dist worksteal $(PYTEST_ARGS)
+
+# All of `tests/cases` in each way of the engine; `make test` runs one of them for each case.
+test-modes:
+	GRAIN_JAX_TEST_MODES=all $(MAKE) test
 
 # The newest Python that is here, if it is newer than $(PYTHON): a short form of the suite on it.
 test-newest:

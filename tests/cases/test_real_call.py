@@ -226,9 +226,9 @@ def test_an_operation_that_fails_later_gets_no_hint() -> None:
         assert len(caught.value.__notes__) == 1
 
 
-@pytest.mark.parametrize("mode", ["", "file"])
+@pytest.mark.parametrize("memory", ["", "file"])
 def test_what_a_transform_raises_as_it_is_pickled_is_raised_as_itself(
-    mode: str, monkeypatch: pytest.MonkeyPatch
+    memory: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Refuses(transforms.Map):
         def map(self, element: Any) -> Any:
@@ -237,8 +237,8 @@ def test_what_a_transform_raises_as_it_is_pickled_is_raised_as_itself(
         def __getstate__(self) -> Any:
             raise ValueError("no")
 
-    if mode:
-        monkeypatch.setenv("GRAIN_JAX_ENGINE_MEMORY", mode)
+    if memory:
+        monkeypatch.setenv("GRAIN_JAX_ENGINE_MEMORY", memory)
     with grain.load([1, 2], num_epochs=1, transformations=[Refuses()]) as loader:
         assert list(loader) == [1, 2]
     loader = grain.load([1, 2], transformations=[Refuses()], worker_count=2)

@@ -95,6 +95,7 @@ def test_so_it_has_without_workers(tmp_path: Path) -> None:
     assert run(tmp_path, SIGNALS, 0) == expected
 
 
+@pytest.mark.every_mode
 @pytest.mark.parametrize("mode", MODES)
 def test_so_it_has_at_load(tmp_path: Path, mode: str) -> None:
     # A module that starts a process as it is imported, and an init function.
@@ -183,6 +184,7 @@ def test_it_ends_with_the_trainer(tmp_path: Path, mode: str, end: str) -> None:
     await_end(started)
 
 
+@pytest.mark.every_mode
 @pytest.mark.parametrize("mode", MODES)
 def test_it_ends_with_a_worker_that_dies(tmp_path: Path, mode: str) -> None:
     text = """

@@ -43,6 +43,7 @@ def output(folder: Path, text: str, mode: str) -> list[str]:
     return scripts.output(folder, text, GRAIN_JAX_ENGINE_MODE=mode)
 
 
+@pytest.mark.every_mode
 @pytest.mark.parametrize("mode", MODES)
 def test_a_module_of_the_scripts_in_place_of_pythons(tmp_path: Path, mode: str) -> None:
     (tmp_path / "socket.py").write_text("raise RuntimeError('this is no socket')\n")
@@ -132,6 +133,7 @@ def test_a_program_that_is_the_script_itself(tmp_path: Path, mode: str) -> None:
     assert 2 <= len((tmp_path / "starts").read_text().split()) <= 3
 
 
+@pytest.mark.every_mode
 @pytest.mark.parametrize("mode", MODES)
 def test_a_program_that_is_not_there(tmp_path: Path, mode: str) -> None:
     text = """
@@ -170,6 +172,7 @@ def test_a_limit_on_the_sizes_of_files(tmp_path: Path, mode: str) -> None:
     assert (done.stdout, done.stderr) == ("File too large True\n", "")
 
 
+@pytest.mark.every_mode
 @pytest.mark.parametrize("mode", MODES)
 def test_what_workers_print_reaches_the_trainers_stderr(tmp_path: Path, mode: str) -> None:
     text = """

@@ -149,9 +149,11 @@ CAUGHT = (ValueError, KeyError, TypeError, grain.errors.ClosedError)
 @pytest.fixture
 def no_collection() -> Iterator[None]:
     gc.collect()
+    gc.freeze()  # what is there before a test is no part of `living()`, which has less to look at
     gc.disable()
     yield
     gc.enable()
+    gc.unfreeze()
     gc.collect()
 
 
