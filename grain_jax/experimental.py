@@ -8,14 +8,29 @@ from grain_jax._algebra.transforms import MapWithIndex as MapWithIndexTransform
 
 if TYPE_CHECKING:
     from grain_jax._datasets.operators.limit import LimitIterDataset as LimitIterDataset
+    from grain_jax._datasets.operators.repeat import RepeatIterDataset as RepeatIterDataset
+    from grain_jax._datasets.operators.windows import (
+        WindowShuffleIterDataset as WindowShuffleIterDataset,
+    )
+    from grain_jax._datasets.operators.windows import (
+        WindowShuffleMapDataset as WindowShuffleMapDataset,
+    )
+    from grain_jax._datasets.operators.zip import ZipIterDataset as ZipIterDataset
+    from grain_jax._datasets.operators.zip import ZipMapDataset as ZipMapDataset
     from grain_jax._product.device import device_put as device_put
     from grain_jax._product.elastic import ElasticIterator as ElasticIterator
 else:
+    _OPERATORS = "grain_jax._datasets.operators"
     __getattr__, __dir__ = _lazy.facade(
         __name__,
         {
             "ElasticIterator": "grain_jax._product.elastic:ElasticIterator",
-            "LimitIterDataset": "grain_jax._datasets.operators.limit:LimitIterDataset",
+            "LimitIterDataset": f"{_OPERATORS}.limit:LimitIterDataset",
+            "RepeatIterDataset": f"{_OPERATORS}.repeat:RepeatIterDataset",
+            "WindowShuffleIterDataset": f"{_OPERATORS}.windows:WindowShuffleIterDataset",
+            "WindowShuffleMapDataset": f"{_OPERATORS}.windows:WindowShuffleMapDataset",
+            "ZipIterDataset": f"{_OPERATORS}.zip:ZipIterDataset",
+            "ZipMapDataset": f"{_OPERATORS}.zip:ZipMapDataset",
             "device_put": "grain_jax._product.device:device_put",
         },
     )
@@ -25,5 +40,10 @@ __all__ = [
     "FlatMapTransform",
     "LimitIterDataset",
     "MapWithIndexTransform",
+    "RepeatIterDataset",
+    "WindowShuffleIterDataset",
+    "WindowShuffleMapDataset",
+    "ZipIterDataset",
+    "ZipMapDataset",
     "device_put",
 ]

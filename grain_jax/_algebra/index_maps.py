@@ -15,7 +15,7 @@ import numpy as np
 from grain_jax._algebra import samplers
 from grain_jax._values import errors, options, permutation, sharding
 
-__all__ = ["ENDLESS", "IndexMap", "Repeat", "Sample", "Shuffle", "Slice"]
+__all__ = ["ENDLESS", "IndexMap", "Repeat", "Sample", "Shuffle", "Slice", "WindowShuffle"]
 
 Indices = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -76,6 +76,41 @@ class Shuffle:
         return permutation.permute_epochs(places, self.length, self.seed) + (
             indices // self.length * self.length
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class WindowShuffle:
+    """Windows of neighbours, each in an order of its own: `seed + window` keys the permutation.
+
+    Windows go on counting over epochs; the last one of an epoch may be shorter.
+
+    Attributes:
+      length: elements in one epoch.
+      window: elements of a window.
+      seed: 32 bits.
+      closed: after how many epochs their orders come again; None for never.
+    """
+
+    length: int
+    window: int
+    seed: int
+    closed: int | None = None
+
+    def __call__(self, indices: Indices) -> Indices:
+        places = indices if self.closed is None else indices % (self.closed * self.length)
+        size = max(1, min(self.window, self.length))
+        epochs, within = np.divmod(places, self.length)
+        windows, inner = np.divmod(within, size)
+        numbers = windows + epochs * -(-self.length // size)
+        result: Indices = indices - inner
+        full = (windows + 1) * size <= self.length
+        order = permutation.permute_epochs(numbers[full] * size + inner[full], size, self.seed)
+        result[full] += order
+        for number in np.unique(numbers[~full]).tolist():
+            rows = numbers == number
+            seed = self.seed + number
+            result[rows] += permutation.permute(inner[rows], self.length % size, seed)
+        return result
 
 
 @dataclasses.dataclass(frozen=True)

@@ -80,7 +80,7 @@ def epoch(node: nodes.Node) -> int:
     elif isinstance(node, nodes.IndexNode):
         if isinstance(node.index_map, index_maps.Sample):
             size = node.index_map.epoch
-        elif isinstance(node.index_map, index_maps.Shuffle):
+        elif isinstance(node.index_map, (index_maps.Shuffle, index_maps.WindowShuffle)):
             # It may mix several epochs of what is below.
             size = node.length
     return min(size, node.length)

@@ -69,6 +69,11 @@ class MapDataset(fluent.Fluent, Generic[T]):
         self._seed, self._depth = parent._seed, parent._depth + 1
         self._steps, self._randoms = parent._steps, parent._randoms
 
+    def _be(self, other: MapDataset[Any]) -> None:
+        """Makes this, an object of a class of ours, what a method returns."""
+        for name in ("_node", "_text", "_seed", "_depth", "_steps", "_randoms", "_parents"):
+            setattr(self, name, getattr(other, name))
+
     def _then(self, node: nodes.Node, text: str) -> MapDataset[Any]:
         result: MapDataset[Any] = MapDataset(self)
         result._node, result._text = node, f"{self._text}.{text}"

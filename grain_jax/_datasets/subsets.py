@@ -13,6 +13,8 @@ from grain_jax._datasets import merges, nodes
 
 __all__ = ["closed", "times_sliced"]
 
+_SHUFFLES = (index_maps.Shuffle, index_maps.WindowShuffle)
+
 
 def closed(node: nodes.Node, epochs: int = 1) -> nodes.Node:
     """Returns a node whose epochs `e` and `e + epochs` have the same records in the same order.
@@ -35,7 +37,7 @@ def closed(node: nodes.Node, epochs: int = 1) -> nodes.Node:
             if not index_map.reseed:
                 return node
             epochs *= index_map.epochs or 1
-        elif isinstance(index_map, index_maps.Shuffle) and _fits(epochs, index_map.length):
+        elif isinstance(index_map, _SHUFFLES) and _fits(epochs, index_map.length):
             index_map = dataclasses.replace(index_map, closed=epochs)
         return nodes.IndexNode(closed(node.parent, epochs), index_map)
     if isinstance(node, (nodes.StepNode, nodes.BatchNode, nodes.FlatMapNode)):
@@ -69,7 +71,7 @@ def times_sliced(node: nodes.Node) -> int | None:
             if sliced is not None and index_map.below == index_maps.ENDLESS:
                 return sliced
         elif sliced is not None and (
-            isinstance(index_map, index_maps.Shuffle) or isinstance(below, nodes.CustomNode)
+            isinstance(index_map, _SHUFFLES) or isinstance(below, nodes.CustomNode)
         ):
             return sliced
         below = getattr(below, "parent", None)

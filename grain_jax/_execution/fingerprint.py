@@ -179,6 +179,8 @@ def _order(index_map: index_maps.IndexMap) -> str:
         return f"in order(records={sampler.num_records}, seed={sampler.seed})"
     if isinstance(index_map, index_maps.Shuffle):
         return f"shuffle(seed={index_map.seed})"
+    if isinstance(index_map, index_maps.WindowShuffle):
+        return f"window_shuffle(window_size={index_map.window}, seed={index_map.seed})"
     if isinstance(index_map, index_maps.Repeat):
         return f"repeat(reseed={index_map.reseed})"
     return str(index_map)
