@@ -2,12 +2,13 @@
 
 Leaves with rows become their dtype and the shape of a row. The others, which are the same on every
 process, travel as they are. Dicts, lists, tuples and None are known; any other container is for a
-process that has seen a batch before.
+process whose own last batch had the same structure, in words.
 """
 
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -42,6 +43,7 @@ def describe(
     """
     return {
         "tree": _tree(batch, iter(range(len(leaves)))),
+        "structure": _words(jax.tree_util.tree_structure(batch)),
         "leaves": [
             _leaf(leaf, axes, row)
             for leaf, axes, row in zip(leaves, lead, rows or [None] * len(leaves), strict=True)
@@ -59,10 +61,28 @@ def leaves_of(skeleton: dict[str, Any], lead: int) -> list[Any]:
     return [_unleaf(leaf, lead) for leaf in skeleton["leaves"]]
 
 
-def tree_of(skeleton: dict[str, Any], leaves: Sequence[Any]) -> Any:
-    """Returns a batch of these leaves; None if its containers are none that JSON can name."""
-    tree = skeleton["tree"]
-    return None if tree is None else _untree(tree, leaves)
+def tree_of(skeleton: dict[str, Any], leaves: Sequence[Any], known: Any = None) -> Any:
+    """Returns a batch of these leaves, in the containers of the one that was described.
+
+    Args:
+      skeleton: what `describe` returned.
+      leaves: what `leaves_of` returned of it.
+      known: the tree structure of the last batch of this process; None if it had none.
+
+    Raises:
+      InvalidValueError: if its containers are none that JSON can name, and not known either.
+    """
+    if skeleton["tree"] is not None:
+        return _untree(skeleton["tree"], leaves)
+    wanted, own = skeleton["structure"], None if known is None else _words(known)
+    if own == wanted:
+        return jax.tree_util.tree_unflatten(known, leaves)
+    had = "it had no batch" if own is None else f"its own last batch had the structure {own}"
+    raise InvalidValueError(
+        f"this process has run out of batches, and cannot make padding of the structure {wanted},"
+        f" which the batch of another one has here: {had}. Make batches of dicts with text as"
+        " keys, lists and tuples, which padding can be made of, or use remainder='drop'."
+    )
 
 
 def _tree(node: Any, numbers: Any) -> Any:
@@ -77,6 +97,11 @@ def _tree(node: Any, numbers: Any) -> Any:
         items = [_tree(item, numbers) for item in node]
         return None if None in items else [type(node).__name__, items]
     return ["leaf", next(numbers)] if jax.tree_util.all_leaves([node]) else None
+
+
+def _words(treedef: Any) -> str:
+    """A structure in words, which are the same on all processes that have the same one."""
+    return re.sub(r" at 0x[0-9a-f]+", "", str(treedef))
 
 
 def _untree(tree: Any, leaves: Sequence[Any]) -> Any:

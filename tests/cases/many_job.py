@@ -25,7 +25,7 @@ from jax.sharding import PartitionSpec as P
 
 import grain_jax as grain
 from grain_jax._values import notices
-from tests.cases import many_terms
+from tests.cases import many_padding, many_terms
 from tests.faults.oddities import Base, Unpicklable, Unspeakable
 from tests.product.jobs import initialize
 
@@ -645,6 +645,7 @@ SCENES: dict[str, Callable[[int], Any]] = {
     "loader": refused_loader,
     "after": after_all_that,
     "sampler": refused_sampler,
+    **many_padding.SCENES,
     **many_terms.SCENES,
 }
 

@@ -141,7 +141,34 @@ def test_padding_that_cannot_be_made_is_an_error_on_all(seen: list[Any]) -> None
         for attempt in keys:
             assert "a leaf has rows of key<fry>, for which there are no zeros" in texts(attempt)
         for attempt in named:
-            assert "cannot make padding of the same structure" in texts(attempt)
+            assert "cannot make padding of the structure PyTreeDef" in texts(attempt)
+
+
+# The even records of process 0 in twos; of process 1 only the first batch is left.
+OF_EACH = [
+    [[0, 2], [4, 6], [8, 10], [12, 14], [16, 0]],
+    [[1, 3], *([[0, 0]] * 4)],
+]
+REAL = [[[True] * 2] * 4 + [[True, False]], [[True] * 2] + [[False] * 2] * 4]
+
+
+def test_padding_beside_batches_whose_texts_get_fewer(seen: list[Any]) -> None:
+    for process, batches in enumerate(s["padding beside texts"] for s in seen):
+        assert [batch["x"] for batch in batches] == OF_EACH[process]
+        assert [batch["mask"] for batch in batches] == REAL[process]
+    texts = [batch["t"] for batch in seen[0]["padding beside texts"]]
+    assert texts == [[f"record {i}" for i in own] for own in [*OF_EACH[0][:4], [16]]]
+    # As many as beside it, so that both processes have batches of one structure.
+    assert [len(batch["t"]) for batch in seen[1]["padding beside texts"]] == [2, 2, 2, 2, 1]
+
+
+def test_padding_has_the_structure_of_the_batch_beside_it(seen: list[Any]) -> None:
+    for process, batches in enumerate(s["padding beside buckets"] for s in seen):
+        wanted = []
+        for rows, real in zip(OF_EACH[process], REAL[process], strict=True):
+            half = "y" if len(wanted) % 2 == 0 else "a"
+            wanted.append({"x": rows, half: [row / 2 for row in rows], "mask": real})
+        assert batches == wanted
 
 
 def bits(key: Any) -> int:

@@ -19,7 +19,7 @@ from jax.sharding import PartitionSpec as P
 
 import grain_jax as grain
 from grain_jax import prefetch_to_device
-from grain_jax._product import leaves, placer
+from grain_jax._product import leaves, structure
 from grain_jax._values.errors import InvalidTypeError, InvalidValueError
 from grain_jax._values.memory import is_owned, owned_empty
 from grain_jax.experimental import device_put
@@ -275,7 +275,7 @@ def placed_addresses(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
         seen.append((array.ctypes.data, ready.ctypes.data))
         return ready
 
-    monkeypatch.setattr(placer, "prepare", noted)
+    monkeypatch.setattr(structure, "prepare", noted)
     return seen
 
 

@@ -15,12 +15,12 @@ from grain_jax._product import skeleton
 from grain_jax._values.errors import InvalidValueError
 
 
-def there_and_back(batch: Any, lead: list[int | None], axes: int = 1) -> Any:
+def there_and_back(batch: Any, lead: list[int | None], axes: int = 1, known: Any = None) -> Any:
     leaves = jax.tree.leaves(batch)
     sent = json.loads(json.dumps(skeleton.describe(batch, leaves, lead)))
     got = skeleton.leaves_of(sent, axes)
     assert len(got) == len(leaves)
-    return skeleton.tree_of(sent, got)
+    return skeleton.tree_of(sent, got, known)
 
 
 def test_rows_go_and_the_rest_stays() -> None:
@@ -60,8 +60,14 @@ def test_what_no_json_can_say_is_left_out() -> None:
 
 def test_other_containers_are_for_those_who_have_seen_them() -> None:
     Pair = collections.namedtuple("Pair", "left right")
-    assert there_and_back({"p": Pair(np.ones(4), np.ones(4))}, [1, 1]) is None
-    assert there_and_back({1: np.ones(4)}, [1]) is None
+    pair = {"p": Pair(np.ones(4), np.ones(4))}
+    got = there_and_back(pair, [1, 1], known=jax.tree.structure(pair))
+    assert isinstance(got["p"], Pair)
+    for batch, rows in [(pair, [1, 1]), ({1: np.ones(4)}, [1])]:
+        with pytest.raises(InvalidValueError, match="it had no batch"):
+            there_and_back(batch, rows)
+        with pytest.raises(InvalidValueError, match=r"its own last batch had .*\*, \*, \*"):
+            there_and_back(batch, rows, known=jax.tree.structure([1, 2, 3]))
 
 
 def test_a_large_leaf_without_rows_does_not_travel() -> None:
