@@ -78,8 +78,8 @@ class Columns:
     """The columns of a container, and how a record is built of one value of each.
 
     Args:
-        tree: a column, whose values are the records, or a tree of columns. The records of a flat
-            dict have its keys in its order.
+        tree: a column, whose values are the records, or a tree of columns. The dicts of records
+            have their keys in its order.
     """
 
     def __init__(self, tree: Any) -> None:
@@ -88,7 +88,7 @@ class Columns:
         if type(tree) is dict and all(isinstance(value, Column) for value in tree.values()):
             self._names, self.columns = tuple(tree), list(tree.values())
         else:
-            self.columns, self._shape = flatten(tree)
+            self.columns, self._shape = flatten(tree, is_sorted=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._tree,)

@@ -220,8 +220,8 @@ def _tree(source: Any) -> Columns:
             f"{describe(source)} is no data source but several: {names}. Choose one of them: write "
             f"source[{next(iter(source))!r}]."
         )
-    leaves, shape = flatten(source)
-    ways = paths(source)
+    leaves, shape = flatten(source, is_sorted=False)
+    ways = paths(source, is_sorted=False)
     if not leaves:
         raise InvalidValueError("an empty dict is no data source: it has no arrays and no records.")
     columns = [_leaf(leaf, way) for leaf, way in zip(leaves, ways, strict=True)]
@@ -234,10 +234,7 @@ def _tree(source: Any) -> Columns:
             f"the arrays of a dict as a data source need one length: {way} has {first} rows and "
             f"{other} has {second}."
         )
-    tree = unflatten(shape, columns)
-    if type(source) is dict:
-        tree = {key: tree[key] for key in source}  # the user's order
-    return Columns(tree)
+    return Columns(unflatten(shape, columns))
 
 
 def _is_dataset(value: Any) -> bool:

@@ -8,6 +8,7 @@ below are for speed only; whatever they do not recognise goes the general way.
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -117,12 +118,15 @@ def _stack(column: list[Any], leaf: str, allocate: Allocate | None) -> Any:
             raise _structures_differ(column, leaf, row)
         rows.append(other[1])
     labels = level.labels(len(children), first)
-    return level.build(
+    batch = level.build(
         [
             _stack(list(below), leaf + label, allocate)
             for label, below in zip(labels, zip(*rows, strict=True), strict=True)
         ]
     )
+    if kind is collections.defaultdict:  # in the order of the first element, as of a dict
+        return kind(first.default_factory, ((key, batch[key]) for key in first))
+    return batch
 
 
 def _stack_dicts(column: list[dict[Any, Any]], leaf: str, allocate: Allocate | None) -> Any:

@@ -179,13 +179,18 @@ _LIST = Level(list)
 _TUPLE = Level(tuple)
 
 
-def split(value: Any) -> tuple[Level, Sequence[Any]] | None:
-    """The outermost level of a tree and its children; None if the value is a leaf."""
+def split(value: Any, is_sorted: bool = True) -> tuple[Level, Sequence[Any]] | None:
+    """The outermost level of a tree and its children; None if the value is a leaf.
+
+    Args:
+        value: a tree.
+        is_sorted: whether the keys of a dict are, as in JAX; else they stay in their order.
+    """
     kind = type(value)
     if kind in LEAF_TYPES:
         return None
     if kind is dict:
-        keys = _sorted_keys(value)
+        keys = _sorted_keys(value) if is_sorted else _checked_keys(value)
         return Level(dict, keys), [value[key] for key in keys]
     if value is None:
         return _NONE, ()
@@ -196,7 +201,7 @@ def split(value: Any) -> tuple[Level, Sequence[Any]] | None:
     if kind is collections.OrderedDict:
         return Level(kind, tuple(value)), list(value.values())
     if kind is collections.defaultdict:
-        keys = _sorted_keys(value)
+        keys = _sorted_keys(value) if is_sorted else _checked_keys(value)
         return Level(kind, (value.default_factory, keys)), [value[key] for key in keys]
     registered = _split_registered(value)
     if registered is not None:
@@ -230,8 +235,15 @@ def _sorted_keys(node: dict[Any, Any]) -> tuple[Any, ...]:
         ) from error
 
 
-def flatten(tree: Any) -> tuple[list[Any], TreeDef]:
+def _checked_keys(node: dict[Any, Any]) -> tuple[Any, ...]:
+    _sorted_keys(node)
+    return tuple(node)
+
+
+def flatten(tree: Any, is_sorted: bool = True) -> tuple[list[Any], TreeDef]:
     """The leaves in JAX's order, and the structure that `unflatten` needs.
+
+    Without `is_sorted`, dicts keep the order of their keys.
 
     >>> flatten({"b": 1, "a": (2, None)})
     ([2, 1], {'a': (*, None), 'b': *})
@@ -239,11 +251,11 @@ def flatten(tree: Any) -> tuple[list[Any], TreeDef]:
     if type(tree) in LEAF_TYPES:
         return [tree], _LEAF
     leaves: list[Any] = []
-    return leaves, _flatten(tree, leaves)
+    return leaves, _flatten(tree, leaves, is_sorted)
 
 
-def _flatten(tree: Any, leaves: list[Any]) -> TreeDef:
-    opened = split(tree)
+def _flatten(tree: Any, leaves: list[Any], is_sorted: bool) -> TreeDef:
+    opened = split(tree, is_sorted)
     if opened is None:
         leaves.append(tree)
         return _LEAF
@@ -251,7 +263,7 @@ def _flatten(tree: Any, leaves: list[Any]) -> TreeDef:
     if len(children) and all(type(child) in LEAF_TYPES for child in children):
         leaves.extend(children)
         return TreeDef(level, (_LEAF,) * len(children))
-    return TreeDef(level, tuple(_flatten(child, leaves) for child in children))
+    return TreeDef(level, tuple(_flatten(child, leaves, is_sorted) for child in children))
 
 
 def unflatten(treedef: TreeDef, leaves: Sequence[Any]) -> Any:
@@ -320,22 +332,22 @@ def _children_like(level: Level, count: int, other: Any) -> Sequence[Any]:
     return opened[1]
 
 
-def paths(tree: Any) -> list[str]:
+def paths(tree: Any, is_sorted: bool = True) -> list[str]:
     """The way to each leaf in JAX's notation, in the order of `flatten`.
 
     >>> paths({"image": [0, 1], "label": 2})
     ["['image'][0]", "['image'][1]", "['label']"]
     """
     found: list[str] = []
-    _paths(tree, "", found)
+    _paths(tree, "", found, is_sorted)
     return found
 
 
-def _paths(tree: Any, prefix: str, found: list[str]) -> None:
-    opened = split(tree)
+def _paths(tree: Any, prefix: str, found: list[str], is_sorted: bool) -> None:
+    opened = split(tree, is_sorted)
     if opened is None:
         found.append(prefix)
         return
     level, children = opened
     for label, child in zip(level.labels(len(children), tree), children, strict=True):
-        _paths(child, prefix + label, found)
+        _paths(child, prefix + label, found, is_sorted)

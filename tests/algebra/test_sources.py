@@ -196,6 +196,20 @@ def test_a_tree_of_arrays_gives_trees() -> None:
     assert adapt(source).read(keys(2)) == [{"x": [2, (4, None)], "y": Row(2)}]
 
 
+def test_dicts_in_a_tree_of_arrays_keep_the_order_of_their_keys() -> None:
+    x = np.arange(5)
+    source = {"z": x, "a": {"q": (x, {"d": x, "c": x}), "b": x}}
+    nested = collections.defaultdict(list, source)
+    for arrays in (source, nested):
+        (record,) = adapt(arrays).read(keys(2))
+        batch = adapt(arrays).read_batch(keys(2, 3))
+        for tree in (record, batch):
+            assert list(tree) == ["z", "a"]
+            assert list(tree["a"]) == ["q", "b"]
+            assert list(tree["a"]["q"][1]) == ["d", "c"]
+        assert type(record) is type(batch) is type(arrays)
+
+
 def test_masked_arrays_are_refused_as_a_source_and_in_one() -> None:
     masked = np.ma.MaskedArray(np.arange(10).reshape(5, 2), mask=np.eye(5, 2))
     with pytest.raises(InvalidTypeError, match=r"data source is a masked array.*its mask would"):

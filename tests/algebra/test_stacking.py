@@ -259,7 +259,10 @@ def test_trees_are_those_of_jax() -> None:
 
 
 def test_the_order_of_keys_does_not_matter() -> None:
-    assert stack([{"b": 1, "a": 2}, {"a": 3, "b": 4}])["a"].tolist() == [2, 3]
+    for kind in (dict, lambda given: collections.defaultdict(int, given)):
+        batch = stack([kind({"b": 1, "a": 2}), kind({"a": 3, "b": 4})])
+        assert list(batch) == ["b", "a"]
+        assert batch["a"].tolist() == [2, 3]
 
 
 def test_arrays_of_jax_and_subclasses_of_numpy() -> None:

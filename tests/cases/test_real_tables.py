@@ -156,6 +156,15 @@ def test_nested_and_other_columns(make: Any, workers: int) -> None:
             assert row[name].item() == NESTED[name][i]
 
 
+@pytest.mark.parametrize("make", [pl.DataFrame, pa.table], ids=["polars", "pyarrow"])
+def test_structs_and_columns_beside_them_keep_their_order(make: Any) -> None:
+    table = make({"x": [1.0, 2.0], "box": [{"y": 1, "x": 2, "h": 3}] * 2, "label": [0, 1]})
+    (batch,) = rows(table, 0, batch_size=2)
+    for tree in (*rows(table, 0), *rows(table, 2), batch):
+        assert list(tree) == ["x", "box", "label"]
+        assert list(tree["box"]) == ["y", "x", "h"]
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("make", [pa.table, pl.DataFrame])
 def test_a_missing_row_of_a_nested_column_leaves_the_others_as_they_are(
