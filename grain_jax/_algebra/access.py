@@ -48,7 +48,7 @@ class Source:
         length: its number of records, when it was adapted.
         in_memory: whether reading neither waits nor calls the user's code, so that threads cannot
             help.
-        sparse: whether a record is known to be None, which is absent.
+        has_gaps: whether a record is known to be None, which is absent.
         get: one record by a Python int.
         get_many: several records by a list of Python ints; None if the source cannot.
         guard: sees whether reading draws from the process-wide generators.
@@ -56,7 +56,7 @@ class Source:
     """
 
     in_memory = False
-    sparse = False
+    has_gaps = False
 
     def __init__(self, given: Any, length: int | None = None) -> None:
         self.given = given

@@ -99,7 +99,7 @@ class Columns:
         return all(column.gathers for column in self.columns)
 
     @property
-    def sparse(self) -> bool:
+    def has_gaps(self) -> bool:
         """Whether a record is None."""
         return self._tree is self.columns[0] and self.columns[0].has_none
 

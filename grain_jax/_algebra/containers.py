@@ -49,12 +49,12 @@ class ContainerSource(Source):
         return [self._get]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _moved, (self._text, self._columns, self.sparse)
+        return _moved, (self._text, self._columns, self.has_gaps)
 
     @functools.cached_property
-    def sparse(self) -> bool:  # type: ignore[override]
+    def has_gaps(self) -> bool:  # type: ignore[override]
         """Whether a record is None; it is looked for once, as it is asked."""
-        return self._columns.sparse
+        return self._columns.has_gaps
 
     def snapshot(self) -> Source:
         """The container as it is now; what its owner adds or replaces later does not show."""
@@ -100,12 +100,12 @@ class ContainerSource(Source):
         return self._columns.gather(keys, allocate)
 
 
-def _moved(text: str, columns: Columns, sparse: bool) -> ContainerSource:
+def _moved(text: str, columns: Columns, has_gaps: bool) -> ContainerSource:
     """The source in another process, where the user's container is not."""
     source = ContainerSource.__new__(ContainerSource)
     source._look = None
     source._enter(None, text, columns)
-    source.__dict__["sparse"] = sparse
+    source.__dict__["has_gaps"] = has_gaps
     return source
 
 

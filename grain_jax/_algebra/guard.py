@@ -17,7 +17,7 @@ __all__ = ["DATASET", "DREW", "SAMPLER", "SOURCE", "Guard"]
 DREW: Any = object()
 """Instead of what code returned that has drawn."""
 
-# Which part of a pipeline draws. Above the numbers of segments and of a dataset's steps, which seed
+# Which part of a pipeline draws. Above the numbers of stages and of a dataset's steps, which seed
 # for the same positions; a class over another one counts on from DATASET.
 SOURCE, DATASET, SAMPLER = 2 << 32, 3 << 32, 4 << 32
 

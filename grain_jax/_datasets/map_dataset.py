@@ -280,7 +280,7 @@ class MapDataset(fluent.Fluent, Generic[T]):
           InvalidValueError: after a filter, or of a list with None among its elements, which leave
             gaps: batch the iter dataset instead.
         """
-        if self._node.sparse:
+        if self._node.has_gaps:
             raise errors.InvalidValueError(
                 "batch cannot follow a filter or flat_map on a MapDataset, nor records None of its "
                 "source, which leave gaps. Write `ds.to_iter_dataset().batch(...)`: a stream "

@@ -69,9 +69,9 @@ class SelectedNode:
         return self.selection.length
 
     @property
-    def sparse(self) -> bool:
+    def has_gaps(self) -> bool:
         """Whether a step of any part may make elements absent."""
-        return any(parent.sparse for parent in self.parents)
+        return any(parent.has_gaps for parent in self.parents)
 
     def key(self, index: int) -> int | None:
         """Keys of several sources do not tell records apart."""
@@ -125,9 +125,9 @@ class ZippedNode:
         return self.parents[0].length
 
     @property
-    def sparse(self) -> bool:
+    def has_gaps(self) -> bool:
         """Whether a step of any part may make elements absent."""
-        return any(parent.sparse for parent in self.parents)
+        return any(parent.has_gaps for parent in self.parents)
 
     def key(self, index: int) -> int | None:
         """The parts may have others at the same index."""

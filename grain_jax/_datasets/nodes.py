@@ -79,7 +79,7 @@ class Node(Protocol):
         """How many elements one epoch has."""
 
     @property
-    def sparse(self) -> bool:
+    def has_gaps(self) -> bool:
         """Whether a step may make elements absent."""
 
     def key(self, index: int) -> int | None:
@@ -112,7 +112,7 @@ class Draws:
 
     def start(self, index: int) -> None:
         """Seeds for the element at an index."""
-        # Above the numbers of segments, which seed for the same positions.
+        # Above the numbers of stages, which seed for the same positions.
         global_random.seed_for(self.seed, index, 0, (1 << 32) + self.number)
 
 
@@ -161,9 +161,9 @@ class SourceNode:
     source: access.Source
 
     @property
-    def sparse(self) -> bool:
+    def has_gaps(self) -> bool:
         """Whether the source is known to have a record None."""
-        return self.source.sparse
+        return self.source.has_gaps
 
     @property
     def length(self) -> int:
@@ -189,12 +189,12 @@ class CustomNode:
 
     Attributes:
       dataset: the user's object.
-      sparse: never known, so no.
+      has_gaps: never known, so no.
       closed: after how many epochs its elements come again; None leaves that to the user's class.
     """
 
     dataset: Any
-    sparse: bool = False
+    has_gaps: bool = False
     closed: int | None = None
     guard: guard.Guard = dataclasses.field(repr=False, compare=False, default_factory=guard.Guard)
     refills: refills.Refills = dataclasses.field(
@@ -259,9 +259,9 @@ class IndexNode:
         return self.index_map.length
 
     @property
-    def sparse(self) -> bool:
+    def has_gaps(self) -> bool:
         """What the parent says."""
-        return self.parent.sparse
+        return self.parent.has_gaps
 
     def key(self, index: int) -> int | None:
         """Follows the index map."""
@@ -289,9 +289,9 @@ class StepNode:
         return self.parent.length
 
     @property
-    def sparse(self) -> bool:
+    def has_gaps(self) -> bool:
         """Whether this or an earlier step filters."""
-        return self.step.counts != "same" or self.parent.sparse
+        return self.step.counts != "same" or self.parent.has_gaps
 
     def key(self, index: int) -> int | None:
         """What the parent says."""
@@ -317,7 +317,7 @@ class BatchNode:
         return whole + (rest > 0 and not self.step.drop)
 
     @property
-    def sparse(self) -> bool:
+    def has_gaps(self) -> bool:
         """Never: a batch needs all of its elements."""
         return False
 
@@ -366,7 +366,7 @@ class FlatMapNode:
     step: steps.FlatMapStep
     fan_out: int
     draws: Draws | None = None
-    sparse: bool = True
+    has_gaps: bool = True
 
     @property
     def length(self) -> int:

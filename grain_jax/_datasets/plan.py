@@ -1,7 +1,7 @@
 """Plan: a pipeline as data: where its elements come from, and the steps that act on them.
 
 They come from records that have positions, from an iterable of the user's, or out of other plans,
-so that a plan is a tree. Each plan in it is cut into segments; see `segments`.
+so that a plan is a tree. Each plan in it is cut into stages; see `stages`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from grain_jax._algebra.blocks import Block
 from grain_jax._algebra.groupings.base import EPOCH, Grouping
 from grain_jax._algebra.measures import MeasureStep
 from grain_jax._datasets.schedule import Span
-from grain_jax._datasets.segments import HERE, Segment, cut
+from grain_jax._datasets.stages import HERE, Stage, cut
 
 __all__ = ["Branch", "Grouped", "Plan", "Root", "Upstream", "has_positions"]
 
@@ -40,7 +40,7 @@ class Root(Protocol):
         """What may leave positions without an element, but for records that are None."""
 
     @property
-    def sparse(self) -> bool:
+    def has_gaps(self) -> bool:
         """Whether some positions may have no element."""
 
     @property
@@ -148,41 +148,41 @@ def has_positions(root: Root | Upstream | Grouped) -> TypeGuard[Root]:
 
 @dataclasses.dataclass
 class Branch:
-    """A plan cut into segments, and those that it is made of.
+    """A plan cut into stages, and those that it is made of.
 
     Attributes:
       plan: which.
-      segments: of its own steps; the first one may have no steps.
+      stages: of its own steps; the first one may have no steps.
       parents: those of the plans that its root is made of.
     """
 
     plan: Plan
-    segments: list[Segment]
+    stages: list[Stage]
     parents: tuple[Branch, ...] = ()
 
     @property
-    def first(self) -> Segment | None:
-        """The segment that makes the elements of the root; None where they pass as they are."""
+    def first(self) -> Stage | None:
+        """The stage that makes the elements of the root; None where they pass as they are."""
         root = self.plan.root
         if isinstance(root, Upstream) or (isinstance(root, Grouped) and root.step is None):
             return None
-        return self.segments[0]
+        return self.stages[0]
 
     @property
-    def behind(self) -> list[Segment]:
-        """The segments that act on elements of the root."""
+    def behind(self) -> list[Stage]:
+        """The stages that act on elements of the root."""
         if self.first is not None:
-            return self.segments[1:]
+            return self.stages[1:]
         if isinstance(self.plan.root, Grouped):
-            return [segment for segment in self.segments if segment.steps]
-        return self.segments
+            return [stage for stage in self.stages if stage.steps]
+        return self.stages
 
     def beside(self, plan: Plan) -> Branch:
-        """Returns the same segments for a plan of which its own is a copy."""
+        """Returns the same stages for a plan of which its own is a copy."""
         parents = self.parents
         if isinstance(plan.root, Grouped):
             parents = tuple(map(Branch.beside, parents, plan.root.parents))
-        return Branch(plan, self.segments, parents)
+        return Branch(plan, self.stages, parents)
 
     def walk(self) -> Iterator[Branch]:
         """Yields the branches of the tree, those that one is made of before it."""
@@ -210,23 +210,23 @@ class Plan:
     seed: int = 0
     skips: tuple[type[Exception], ...] = ()
 
-    def segments(self, *, sparse: bool = False) -> list[Segment]:
-        """Returns the segments, for a stream whose records are all there or for one with gaps."""
-        return self.branch(sparse=sparse).segments
+    def stages(self, *, gaps: bool = False) -> list[Stage]:
+        """Returns the stages, for a stream whose records are all there or for one with gaps."""
+        return self.branch(gaps=gaps).stages
 
-    def branch(self, *, sparse: bool = False) -> Branch:
-        """Cuts the plan, and those that it is made of, into segments.
+    def branch(self, *, gaps: bool = False) -> Branch:
+        """Cuts the plan, and those that it is made of, into stages.
 
         Args:
-          sparse: whether records may be absent.
+          gaps: whether records may be absent.
         """
         somewhere = self.local_from is not None or not any(
             plan.local_from is not None for plan in self.walk()
         )
-        branch = _branch(self, sparse, self.local_from if somewhere else HERE, ())
-        kinds = (segment for below in branch.walk() for segment in below.segments)
-        for kind, segment in enumerate(kinds):
-            segment.kind = kind
+        branch = _branch(self, gaps, self.local_from if somewhere else HERE, ())
+        every = (stage for below in branch.walk() for stage in below.stages)
+        for number, stage in enumerate(every):
+            stage.number = number
         return branch
 
     def walk(self) -> Iterator[Plan]:
@@ -263,21 +263,21 @@ class Plan:
 
 
 def _branch(
-    plan: Plan, sparse: bool, local_from: int | None, measures: tuple[MeasureStep, ...]
+    plan: Plan, gaps: bool, local_from: int | None, measures: tuple[MeasureStep, ...]
 ) -> Branch:
     """Cuts a plan.
 
     Args:
       plan: which.
-      sparse: whether records may be absent.
+      gaps: whether records may be absent.
       local_from: number of the first step that must run in the trainer's process, `HERE` for all.
       measures: what groupings behind it have to know of its elements, the nearest one's first.
     """
     root = plan.root
-    sparse = sparse or bool(plan.skips) or (has_positions(root) and root.sparse)
+    gaps = gaps or bool(plan.skips) or (has_positions(root) and root.has_gaps)
     if not isinstance(root, Grouped):
-        segments = cut(plan.steps, sparse=sparse, local_from=local_from)
-        branch = Branch(plan, segments)
+        stages = cut(plan.steps, gaps=gaps, local_from=local_from)
+        branch = Branch(plan, stages)
     else:
         measure = root.grouping.measure
         own = () if measure is None else (MeasureStep(measure, root.title),)
@@ -291,15 +291,15 @@ def _branch(
             )
             for parent in root.parents
         )
-        number = max(1 + below.segments[-1].number for below in parents)
+        depth = max(1 + below.stages[-1].depth for below in parents)
         group = None if root.step is None else (root.grouping, root.step)
-        segments = cut(plan.steps, local_from=local_from, group=group, number=number)
-        branch = Branch(plan, segments, parents)
+        stages = cut(plan.steps, local_from=local_from, group=group, depth=depth)
+        branch = Branch(plan, stages, parents)
         if passes:
             measures = ()
-    segments[-1].measures = measures
-    for segment in segments:
-        segment.origin, segment.seed = root, plan.seed
+    stages[-1].measures = measures
+    for stage in stages:
+        stage.origin, stage.seed = root, plan.seed
     return branch
 
 

@@ -11,15 +11,15 @@ from grain_jax._algebra import access, stacking
 from grain_jax._algebra.blocks import Block, joined
 from grain_jax._algebra.running import Failures, Skip
 from grain_jax._datasets.plan import Plan, has_positions
-from grain_jax._datasets.segments import Segment
+from grain_jax._datasets.stages import Stage
 from grain_jax._values import faults, progress
 
-__all__ = ["Gathered", "Outcome", "Program", "Read", "SparseError"]
+__all__ = ["GapError", "Gathered", "Outcome", "Program", "Read"]
 
 
 @dataclasses.dataclass(slots=True)
 class Gathered:
-    """The payload of a later segment: the whereabouts of the elements of its units."""
+    """The payload of a later stage: the whereabouts of the elements of its units."""
 
     positions: list[int]
     outputs: list[int] | None
@@ -61,7 +61,7 @@ class Outcome:
     error: Any = None
 
 
-class SparseError(Exception):
+class GapError(Exception):
     """An element is absent where a batch counts on it: the stream has to be counted as it runs."""
 
 
@@ -79,18 +79,18 @@ class Program:
 
     Args:
       plan: the pipeline.
-      segments: all that its branches are cut into, by their kinds.
+      stages: all that its branches are cut into, by their numbers.
     """
 
-    def __init__(self, plan: Plan, segments: Sequence[Segment]) -> None:
+    def __init__(self, plan: Plan, stages: Sequence[Stage]) -> None:
         self._roots = [root for root in plan.leaves() if has_positions(root)]
-        self._segments = list(segments)
+        self._stages = list(stages)
         self._skips = plan.skips
 
     @property
     def seeded(self) -> bool:
         """Whether a run may change the state of the process-wide generators."""
-        return any(segment.seeded for segment in self._segments)
+        return any(stage.seeded for stage in self._stages)
 
     def close(self) -> None:
         """Gives back what reading took."""
@@ -108,33 +108,33 @@ class Program:
             root.close()
             root.close_source()
 
-    def read(self, kind: int, payload: Any) -> Read | None:
+    def read(self, number: int, payload: Any) -> Read | None:
         """Reads what `run` is going to need, ahead of time; None where each unit is read alone.
 
         That is where the source stacks, or answers for a whole batch in one call.
         """
-        segment = self._segments[kind]
-        units = -(-payload.count // segment.unit)
-        if segment.stacks_records and segment.origin.stacks:
+        stage = self._stages[number]
+        units = -(-payload.count // stage.unit)
+        if stage.stacks_records and stage.origin.stacks:
             return None
-        if segment.batches and units > 1 and segment.origin.reads_at_once:
+        if stage.batches and units > 1 and stage.origin.reads_at_once:
             return None
-        return self._read(segment, payload)
+        return self._read(stage, payload)
 
     def run(
         self,
-        kind: int,
+        number: int,
         payload: Any,
         inputs: list[Any],
         allocate: stacking.Allocate | None,
         ready: Read | BaseException | None = None,
     ) -> tuple[list[Any], Outcome]:
-        """Runs segment `kind` on one task.
+        """Runs stage `number` on one task.
 
         Args:
-          kind: number of the segment.
+          number: number of the stage.
           payload: what `Root.prepare` gave, or `Gathered`.
-          inputs: the elements of a later segment's units.
+          inputs: the elements of a later stage's units.
           allocate: memory for batches; None means fresh memory.
           ready: what `read` returned for this payload, or raised, if it was asked.
 
@@ -142,19 +142,19 @@ class Program:
           The outputs, and their whereabouts.
         """
         begin = time.perf_counter()
-        segment = self._segments[kind]
+        stage = self._stages[number]
         waited = 0.0
-        # Only what is read may be left out: later segments have what is made of it.
+        # Only what is read may be left out: later stages have what is made of it.
         skips = () if isinstance(payload, Gathered) else self._skips
         failures = Failures(_at_once(allocate), skips)
         if isinstance(payload, Gathered):
-            done, block = self._run_gathered(segment, payload, inputs, allocate, failures)
+            done, block = self._run_gathered(stage, payload, inputs, allocate, failures)
         else:
             if ready is None:
-                ready = self._tried(kind, payload, _at_once(allocate))
+                ready = self._tried(number, payload, _at_once(allocate))
             waited = ready.waited if isinstance(ready, Read) else 0.0
             try:
-                done, block = self._run_units(segment, payload, ready, allocate, failures)
+                done, block = self._run_units(stage, payload, ready, allocate, failures)
             finally:
                 ready = None  # it may be an exception, whose traceback leads to this frame
         seconds = time.perf_counter() - begin
@@ -168,7 +168,7 @@ class Program:
 
     def before(
         self,
-        kind: int,
+        number: int,
         payload: Any,
         outputs: list[Any],
         outcome: Outcome,
@@ -180,10 +180,10 @@ class Program:
         Raises:
           Exception: `error`, if it is the first unit.
         """
-        segment = self._segments[kind]
+        stage = self._stages[number]
         unit = row if outcome.units is None else outcome.units[row]
-        title = segment.steps[-1].title if segment.steps else "the source"
-        located = faults.located(error, title, self._place(payload, outcome, segment, row))
+        title = stage.steps[-1].title if stage.steps else "the source"
+        located = faults.located(error, title, self._place(payload, outcome, stage, row))
         if not unit:
             raise located
         count = outcome.units.index(unit) if outcome.units is not None else row
@@ -199,7 +199,7 @@ class Program:
             error=located,
         )
 
-    def _place(self, payload: Any, outcome: Outcome, segment: Segment, row: int) -> str:
+    def _place(self, payload: Any, outcome: Outcome, stage: Stage, row: int) -> str:
         """Says which record an output is made of, or the last of them."""
         if outcome.units is not None:
             position = outcome.positions[row]
@@ -208,17 +208,17 @@ class Program:
             position = payload.positions[count - 1]
         else:
             span = getattr(payload, "span", payload)
-            position = int(span.positions()[min((row + 1) * segment.unit, span.count) - 1])
-        described: str = segment.origin.describe(position)
+            position = int(span.positions()[min((row + 1) * stage.unit, span.count) - 1])
+        described: str = stage.origin.describe(position)
         return described
 
     def _tried(
-        self, kind: int, payload: Any, at_once: tuple[type[BaseException], ...]
+        self, number: int, payload: Any, at_once: tuple[type[BaseException], ...]
     ) -> Read | BaseException | None:
         """Returns what `read` returns, or what it raises."""
         try:
-            return self.read(kind, payload)
-        except SparseError:
+            return self.read(number, payload)
+        except GapError:
             raise
         except at_once:
             raise
@@ -227,30 +227,30 @@ class Program:
 
     def _run_gathered(
         self,
-        segment: Segment,
+        stage: Stage,
         payload: Gathered,
         inputs: list[Any],
         allocate: stacking.Allocate | None,
         failures: Failures,
     ) -> tuple[int, Block]:
-        """Runs a later segment on the elements of batches, or on single elements."""
+        """Runs a later stage on the elements of batches, or on single elements."""
         block = Block(inputs, payload.positions, payload.outputs, payload.rngs)
         block.ordinal = payload.ordinal
-        block.describe = segment.origin.describe
+        block.describe = stage.origin.describe
         if payload.sizes is None:
             done = len(block)
-            block = segment.run(block, allocate, segment.seed, failures)
+            block = stage.run(block, allocate, stage.seed, failures)
         else:
             done = len(payload.sizes)
-            groups = _groups(segment, payload, block)
+            groups = _groups(stage, payload, block)
             block = _each_unit(
-                groups, lambda group: segment.run(group, allocate, segment.seed), failures
+                groups, lambda group: stage.run(group, allocate, stage.seed), failures
             )
-        return self._settled(segment, done, block, failures)
+        return self._settled(stage, done, block, failures)
 
     def _run_units(
         self,
-        segment: Segment,
+        stage: Stage,
         payload: Any,
         ready: Read | BaseException | None,
         allocate: stacking.Allocate | None,
@@ -267,28 +267,26 @@ class Program:
         Raises:
           BaseException: what the first unit raised.
         """
-        if isinstance(ready, Read) and not segment.batches:
-            done, block = ready.units, segment.run(ready.block, allocate, segment.seed, failures)
+        if isinstance(ready, Read) and not stage.batches:
+            done, block = ready.units, stage.run(ready.block, allocate, stage.seed, failures)
         else:
-            done, block = self._run_each(segment, payload, ready, allocate, failures)
-        return self._settled(segment, done, block, failures)
+            done, block = self._run_each(stage, payload, ready, allocate, failures)
+        return self._settled(stage, done, block, failures)
 
     @staticmethod
-    def _settled(
-        segment: Segment, done: int, block: Block, failures: Failures
-    ) -> tuple[int, Block]:
+    def _settled(stage: Stage, done: int, block: Block, failures: Failures) -> tuple[int, Block]:
         """Returns how many units were done, and the outputs, whose rows are None for one each."""
         if failures.stop is not None:
             done = failures.stop
             if not done:
                 failures.throw()
-        if block.rows is not None and segment.counted and len(block) == done:
+        if block.rows is not None and stage.counted and len(block) == done:
             block.rows = None
         return done, block
 
     def _run_each(
         self,
-        segment: Segment,
+        stage: Stage,
         payload: Any,
         ready: Read | BaseException | None,
         allocate: stacking.Allocate | None,
@@ -296,19 +294,19 @@ class Program:
     ) -> tuple[int, Block]:
         """Runs one unit after the other."""
         if isinstance(ready, Read):
-            pieces = _pieces(segment, ready.block)
+            pieces = _pieces(stage, ready.block)
             return ready.units, _each_unit(
-                pieces, lambda piece: segment.run(piece, allocate, segment.seed), failures
+                pieces, lambda piece: stage.run(piece, allocate, stage.seed), failures
             )
-        asked, together = -(-payload.count // segment.unit), ready
+        asked, together = -(-payload.count // stage.unit), ready
 
         def run(part: Any) -> Block | None:
             if together is not None and asked == 1:
                 raise together
-            return self._run_part(segment, part, allocate)
+            return self._run_part(stage, part, allocate)
 
         try:
-            block = _each_unit(_parts(payload, segment.unit), run, failures)
+            block = _each_unit(_parts(payload, stage.unit), run, failures)
             if (
                 together is not None
                 and failures.stop is None
@@ -319,34 +317,34 @@ class Program:
         finally:
             ready = together = None  # the traceback of what was caught leads to this frame
 
-    def _read(self, segment: Segment, payload: Any) -> Read:
+    def _read(self, stage: Stage, payload: Any) -> Read:
         """Reads the records of all units, or of those before the first one with a gap."""
         progress.at(access.READING)
         begin, busy = time.perf_counter(), time.thread_time()
-        block = segment.origin.read(payload)
+        block = stage.origin.read(payload)
         waited = time.perf_counter() - begin - (time.thread_time() - busy)
-        units = -(-payload.count // segment.unit)
-        if segment.needs_all and block.rows is not None:
-            units = _gap(block.rows) // segment.unit
+        units = -(-payload.count // stage.unit)
+        if stage.needs_all and block.rows is not None:
+            units = _gap(block.rows) // stage.unit
             if not units:
-                raise SparseError
-            block = block.part(0, units * segment.unit)
+                raise GapError
+            block = block.part(0, units * stage.unit)
             block.rows = None
         return Read(units, block, waited)
 
     def _run_part(
-        self, segment: Segment, payload: Any, allocate: stacking.Allocate | None
+        self, stage: Stage, payload: Any, allocate: stacking.Allocate | None
     ) -> Block | None:
         """Reads a unit and runs it; None if its record is absent. Lets the source stack."""
-        if segment.stacks_records and segment.origin.stacks:
+        if stage.stacks_records and stage.origin.stacks:
             progress.at(access.READING)
-            place = allocate if len(segment.steps) == 1 else None
-            found = segment.origin.read_batch(payload, place)
+            place = allocate if len(stage.steps) == 1 else None
+            found = stage.origin.read_batch(payload, place)
             if found is not None:
                 batch, where = found
-                return segment.run_stacked(batch, where, segment.seed)
-        block = self._read(segment, payload).block
-        return segment.run(block, allocate, segment.seed) if len(block) else None
+                return stage.run_stacked(batch, where, stage.seed)
+        block = self._read(stage, payload).block
+        return stage.run(block, allocate, stage.seed) if len(block) else None
 
 
 def _at_once(allocate: stacking.Allocate | None) -> tuple[type[BaseException], ...]:
@@ -381,13 +379,13 @@ def _each_unit(
     return joined(results) if results else Block([], [], rows=[])
 
 
-def _groups(segment: Segment, payload: Gathered, block: Block) -> Iterator[tuple[int, Block]]:
+def _groups(stage: Stage, payload: Gathered, block: Block) -> Iterator[tuple[int, Block]]:
     """Yields units and their blocks, each of which counts as a full one."""
     end = 0
     for unit, size in enumerate(payload.sizes or ()):
         begin, end = end, end + size
         piece = block.move(begin, end)
-        piece.ordinal = block.ordinal + unit * segment.unit
+        piece.ordinal = block.ordinal + unit * stage.unit
         piece.layout = None if payload.layouts is None else payload.layouts[unit]
         yield unit, piece
 
@@ -398,9 +396,9 @@ def _parts(payload: Any, size: int) -> Iterator[tuple[int, Any]]:
         yield unit, payload.part(begin, min(begin + size, payload.count))
 
 
-def _pieces(segment: Segment, block: Block) -> Iterator[tuple[int, Block]]:
+def _pieces(stage: Stage, block: Block) -> Iterator[tuple[int, Block]]:
     """Yields units and their blocks; a unit whose record is absent is left out."""
-    size, rows, first = segment.unit, block.rows, block.ordinal
+    size, rows, first = stage.unit, block.rows, block.ordinal
     for place in range(0, len(block), size):
         piece = block.move(place, place + size)
         unit = place // size if rows is None else rows[place]

@@ -67,9 +67,9 @@ class NodeRoot:
         return lineage.dropping(self._node)
 
     @property
-    def sparse(self) -> bool:
+    def has_gaps(self) -> bool:
         """Whether some positions may have no element."""
-        return self._node.sparse and not self._allow_nones
+        return self._node.has_gaps and not self._allow_nones
 
     @property
     def stacks(self) -> bool:

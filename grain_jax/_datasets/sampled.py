@@ -80,9 +80,9 @@ class SampledRoot(roots.NodeRoot):
         return self._length
 
     @property
-    def sparse(self) -> bool:
+    def has_gaps(self) -> bool:
         """A sampler of unknown length has to be counted as it runs."""
-        return self._length is None or super().sparse
+        return self._length is None or super().has_gaps
 
     def key(self, payload: Any, position: int) -> int | None:
         """Returns the key that the sampler gave."""

@@ -9,14 +9,14 @@ from typing import Any
 from grain_jax._algebra.groupings.turns import Turns
 from grain_jax._algebra.running import Skip
 from grain_jax._datasets.plan import Branch, Grouped, Upstream
-from grain_jax._datasets.segments import Segment
+from grain_jax._datasets.stages import Stage
 from grain_jax._execution import forms, inline, silence
 from grain_jax._execution.gathering import Part, Passed
 from grain_jax._execution.grouped import Each, Groups
 from grain_jax._execution.layout import Layout
 from grain_jax._execution.leaves import Own, Records
 from grain_jax._execution.runs import Cursor, Feed, Stream
-from grain_jax._execution.stages import Stage
+from grain_jax._execution.tasks import Tasks
 
 __all__ = ["Builder"]
 
@@ -54,33 +54,33 @@ class Builder:
         self.overdue: Callable[[int], Callable[[int, int, Skip], None] | None] = lambda begin: None
 
     def whole(self, cursor: Cursor) -> Stream:
-        """Puts the lanes side by side, and the segments that run here behind them."""
+        """Puts the lanes side by side, and the stages that run here behind them."""
         behind = self._branch.behind
-        away = [segment for segment in behind if not segment.local]
+        away = [stage for stage in behind if not stage.local]
         return self._after_lanes(away, behind[len(away) :], cursor)
 
-    def _after_lanes(self, away: list[Segment], local: Sequence[Segment], cursor: Cursor) -> Stream:
+    def _after_lanes(self, away: list[Stage], local: Sequence[Stage], cursor: Cursor) -> Stream:
         layout = self._layout
         if local:
             *before, last = local
             parent = self._after_lanes(away, before, cursor[0][0][0])
-            return self._stage([parent], last, cursor)
+            return self._later([parent], last, cursor)
         if layout.joined > 1:
             *each, last = away
-            return self._stage(self._lanes(each, cursor), last, cursor, beside=1)
+            return self._later(self._lanes(each, cursor), last, cursor, beside=1)
         if layout.lanes > 1:
             return Passed(self._lanes(away, cursor), Turns(), cursor[0])
         return self._lane(0, away, cursor)
 
-    def _lanes(self, segments: list[Segment], cursor: Cursor) -> list[Stream]:
-        return [self._lane(index, segments, one) for index, one in enumerate(cursor[0][0])]
+    def _lanes(self, stages: list[Stage], cursor: Cursor) -> list[Stream]:
+        return [self._lane(index, stages, one) for index, one in enumerate(cursor[0][0])]
 
-    def _lane(self, index: int, segments: list[Segment], cursor: Cursor) -> Stream:
-        """Puts the segments of a lane behind its root."""
-        if not segments:
+    def _lane(self, index: int, stages: list[Stage], cursor: Cursor) -> Stream:
+        """Puts the stages of a lane behind its root."""
+        if not stages:
             return self._root(index, cursor)
-        *before, last = segments
-        return self._stage([self._lane(index, before, cursor[0][0][0])], last, cursor)
+        *before, last = stages
+        return self._later([self._lane(index, before, cursor[0][0][0])], last, cursor)
 
     def _root(self, index: int, cursor: Cursor) -> Stream:
         root, first = self._branch.plan.root, self._branch.first
@@ -90,16 +90,16 @@ class Builder:
             parts = [self._part(number, one) for number, one in enumerate(cursor[0][0])]
             if first is None:
                 return Passed(parts, root.grouping, cursor[0], self._again)
-            return self._stage(parts, first, cursor, again=self._again)
+            return self._later(parts, first, cursor, again=self._again)
         assert first is not None
         lane = self._layout.lane(index, self._base, first)
         # Of single records a batch wants many, and no task of one is worth its while.
         wanted = self._branch.behind[0].unit if self._branch.behind else 1
         eager = self._executor(first) is not self._here
         feed = Records(root, lane, cursor[0], eager, wanted // self._layout.joined)
-        stage = self._made(first, feed, cursor[1], [])
-        stage.overdue = self.overdue(cursor[0])
-        return stage
+        tasks = self._made(first, feed, cursor[1], [])
+        tasks.overdue = self.overdue(cursor[0])
+        return tasks
 
     def _part(self, number: int, cursor: Cursor) -> Stream:
         """Returns a stream that the root is made of."""
@@ -115,47 +115,47 @@ class Builder:
         """Returns a stream that the root is made of, from its start."""
         return self._part(number, forms.of_part(self._branch.parents[number]).start)
 
-    def _stage(
+    def _later(
         self,
         parents: list[Stream],
-        segment: Segment,
+        stage: Stage,
         cursor: Cursor,
         beside: int | None = None,
         again: Callable[[int], Stream] | None = None,
-    ) -> Stage:
-        """Puts a later segment behind streams; `beside`: how many of its kind share workers."""
+    ) -> Tasks:
+        """Puts a later stage behind streams; `beside`: how many of its kind share workers."""
         place, since = cursor
-        local = self._executor(segment) is self._here
+        local = self._executor(stage) is self._here
         feed: Feed
-        if segment.grouping is not None:
-            feed = Groups(parents, segment.grouping, place, segment.unit, local, again)
+        if stage.grouping is not None:
+            feed = Groups(parents, stage.grouping, place, stage.unit, local, again)
         else:
             feed = Each(parents[0], place, 1 if local else _MOST_TOGETHER, local)
-        return self._made(segment, feed, since, parents, beside)
+        return self._made(stage, feed, since, parents, beside)
 
     def _made(
         self,
-        segment: Segment,
+        stage: Stage,
         feed: Feed,
         since: int,
         parents: list[Stream],
         beside: int | None = None,
-    ) -> Stage:
-        executor = self._executor(segment)
+    ) -> Tasks:
+        executor = self._executor(stage)
         if beside is None:
-            beside = 1 if segment.local else self._beside
+            beside = 1 if stage.local else self._beside
         depth = max(1, executor.capacity // beside)
-        stage = Stage(executor, segment.kind, feed, since, depth, parents)
-        stage.silence = silence.of(self._branch.plan, self._until(segment))
-        return stage
+        tasks = Tasks(executor, stage.number, feed, since, depth, parents)
+        tasks.silence = silence.of(self._branch.plan, self._until(stage))
+        return tasks
 
-    def _until(self, segment: Segment) -> list[Segment]:
-        """Returns the segments up to one."""
-        before = itertools.takewhile(lambda one: one is not segment, self._branch.segments)
-        return [*before, segment]
+    def _until(self, stage: Stage) -> list[Stage]:
+        """Returns the stages up to one."""
+        before = itertools.takewhile(lambda one: one is not stage, self._branch.stages)
+        return [*before, stage]
 
-    def _executor(self, segment: Segment) -> inline.Executor:
-        return self._here if segment.local else self._away
+    def _executor(self, stage: Stage) -> inline.Executor:
+        return self._here if stage.local else self._away
 
 
 def _own(root: Upstream, cursor: Cursor) -> Own:

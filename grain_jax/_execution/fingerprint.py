@@ -40,7 +40,7 @@ class Declared:
 
 
 def declared(
-    mark: Mapping[str, Any], plan: Plan, layout: Layout, stages: Sequence[Any] = ()
+    mark: Mapping[str, Any], plan: Plan, layout: Layout, tail: Sequence[Any] = ()
 ) -> Declared:
     """Returns what a pipeline says of its stream.
 
@@ -48,9 +48,9 @@ def declared(
       mark: its fingerprint.
       plan: the pipeline.
       layout: shards and lanes.
-      stages: as `fingerprint` takes them.
+      tail: as `fingerprint` takes them.
     """
-    batches = [step for step in [*plan.steps, *stages] if isinstance(step, steps.BatchStep)]
+    batches = [step for step in [*plan.steps, *tail] if isinstance(step, steps.BatchStep)]
     order = {
         **{text: mark[key] for key, text in _NAMES.items()},
         "sizes of batches": [step.size for step in batches],
@@ -70,7 +70,7 @@ def declared(
 
 
 def fingerprint(
-    plan: Plan, layout: Layout, sampler: str = "", stages: Sequence[Any] = ()
+    plan: Plan, layout: Layout, sampler: str = "", tail: Sequence[Any] = ()
 ) -> dict[str, Any]:
     """Returns, as a JSON value, what has to be equal for a state to mean the same records.
 
@@ -80,10 +80,10 @@ def fingerprint(
       plan: the pipeline.
       layout: shards and lanes.
       sampler: the type of a loader's sampler.
-      stages: operations of the user's own behind the plan, and the steps after them.
+      tail: operations of the user's own behind the plan, and the steps after them.
     """
     known = _of_plan(plan)
-    done = [*known.steps, *stages]
+    done = [*known.steps, *tail]
     node = plan.root.node if isinstance(plan.root, roots.NodeRoot) else None
     times = None if node is None else subsets.times_sliced(node)
     sharding = "sampler" if layout.sampler_shard[1] > 1 else "loader" if layout.shard[1] > 1 else ""

@@ -12,7 +12,7 @@ from grain_jax._algebra.groupings.base import Grouping
 from grain_jax._algebra.groupings.turns import Turns
 from grain_jax._datasets.plan import Branch, Grouped, Root, Upstream, has_positions
 from grain_jax._datasets.schedule import Lane
-from grain_jax._datasets.segments import Segment
+from grain_jax._datasets.stages import Stage
 from grain_jax._execution.layout import Layout
 from grain_jax._execution.runs import Cursor
 
@@ -80,7 +80,7 @@ def of(branch: Branch, layout: Layout, base: int) -> Form:
       layout: shards and lanes.
       base: position from which shards are counted.
     """
-    away = [segment for segment in branch.behind if not segment.local]
+    away = [stage for stage in branch.behind if not stage.local]
     local = branch.behind[len(away) :]
     each = away[:-1] if layout.joined > 1 else away
     lanes = tuple(
@@ -111,7 +111,7 @@ def layout_of_part(branch: Branch) -> Layout:
     return Layout(getattr(branch.plan.root, "length", None))
 
 
-def _behind(form: Form, segments: list[Segment]) -> Form:
-    for segment in segments:
-        form = Over((form,), segment.grouping)
+def _behind(form: Form, stages: list[Stage]) -> Form:
+    for stage in stages:
+        form = Over((form,), stage.grouping)
     return form

@@ -23,7 +23,7 @@ import numpy as np
 from grain_jax._algebra import reach
 from grain_jax._algebra.mentions import mentions
 from grain_jax._datasets.plan import Root, Upstream, has_positions
-from grain_jax._datasets.segments import Segment
+from grain_jax._datasets.stages import Stage
 from grain_jax._execution.keeping import MAKERS, advanced, returns_generator
 from grain_jax._values import errors
 
@@ -51,7 +51,7 @@ that generator, too: `jax.random.fold_in(key, rng.integers(2**32, dtype="uint32"
 
 def check(
     roots: Sequence[Root | Upstream],
-    segments: Sequence[Segment],
+    stages: Sequence[Stage],
     is_away: bool,
     ignored: Sequence[str],
 ) -> None:
@@ -59,8 +59,8 @@ def check(
 
     Args:
       roots: what it reads.
-      segments: what it does.
-      is_away: whether worker processes do that, but for segments that are local.
+      stages: what it does.
+      is_away: whether worker processes do that, but for stages that are local.
       ignored: names of generators, or of their modules or classes, that are left alone.
 
     Raises:
@@ -69,9 +69,9 @@ def check(
     """
     away: list[Callable[..., Any]] = []
     here: list[Callable[..., Any]] = []
-    for segment in segments:
-        held = away if is_away and not segment.local else here
-        own = (*segment.steps, *segment.measures)
+    for stage in stages:
+        held = away if is_away and not stage.local else here
+        own = (*stage.steps, *stage.measures)
         held += [step.function for step in own if step.function is not None]
     for root in roots:
         if has_positions(root):

@@ -38,7 +38,7 @@ class Executor(Protocol):
 
     def submit(
         self,
-        kind: int,
+        stage: int,
         payload: Any,
         inputs: Sequence[tuple[Any, Sequence[int]]] = (),
         label: str = "",
@@ -89,23 +89,23 @@ class Inline:
 
     def submit(
         self,
-        kind: int,
+        stage: int,
         payload: Any,
         inputs: Sequence[tuple[Any, Sequence[int]]] = (),
         label: str = "",
     ) -> int:
         """Keeps the task for later."""
         self._next += 1
-        self._tasks[self._next] = kind, payload, inputs
+        self._tasks[self._next] = stage, payload, inputs
         if self._reads is not None and not isinstance(payload, Gathered):
-            self._reads.start(self._next, kind, payload)
+            self._reads.start(self._next, stage, payload)
         return self._next
 
     def result(self, ticket: int, block: bool = True) -> Bundle | None:
         """Does the task, if asked to wait for it."""
         if not block:
             return None
-        kind, payload, sources_ = self._tasks.pop(ticket)
+        stage, payload, sources_ = self._tasks.pop(ticket)
         ready = None if self._reads is None else self._reads.take(ticket)
         inputs: list[Any] = []
         for bundle, rows in sources_:
@@ -114,7 +114,7 @@ class Inline:
         guard = global_random.preserved() if self._program.seeded else contextlib.nullcontext()
         with guard:
             try:
-                return Outputs(*self._program.run(kind, payload, inputs, None, ready))
+                return Outputs(*self._program.run(stage, payload, inputs, None, ready))
             finally:
                 ready = None  # it may be an exception, whose traceback leads to this frame
 

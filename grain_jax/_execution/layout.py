@@ -15,7 +15,7 @@ import dataclasses
 from grain_jax._algebra import steps
 from grain_jax._datasets import schedule
 from grain_jax._datasets.plan import Plan
-from grain_jax._datasets.segments import Segment
+from grain_jax._datasets.stages import Stage
 from grain_jax._execution.runs import Cursor
 from grain_jax._values import errors
 
@@ -32,13 +32,13 @@ class Position:
     Attributes:
       base: position from which shards are counted; above 0 only in elastic streams.
       cursor: where to go on; None before the first element.
-      sparse: whether absent elements were met where none was expected.
+      has_gaps: whether absent elements were met where none was expected.
       skipped: how many records an error policy has left out.
     """
 
     base: int = 0
     cursor: Cursor | None = None
-    sparse: bool = False
+    has_gaps: bool = False
     skipped: int = 0
 
 
@@ -87,21 +87,21 @@ class Layout:
         """Returns the position before the first element."""
         return Position(base=self.start)
 
-    def is_elastic(self, segments: list[Segment]) -> bool:
+    def is_elastic(self, stages: list[Stage]) -> bool:
         """Whether a position is one number for all shards."""
         return (
             self.lanes == 1
             and self.sampler_shard[1] == 1
-            and all(segment.counted and not segment.local for segment in segments)
+            and all(stage.counted and not stage.local for stage in stages)
         )
 
-    def is_joinable(self, segments: list[Segment]) -> bool:
+    def is_joinable(self, stages: list[Stage]) -> bool:
         """Whether a run with fewer shards can take several of these together.
 
-        That is where nothing but the last segment sees more than one record, and that makes one
+        That is where nothing but the last stage sees more than one record, and that makes one
         batch of what is left of them.
         """
-        *before, last = segments
+        *before, last = stages
         return (
             self.shards > 1
             and self.lanes == 1
@@ -110,12 +110,12 @@ class Layout:
             and isinstance(last.steps[0], steps.BatchStep)
             and last.counted
             and bool(before)
-            and not any(segment.batches for segment in before)
-            and not any(segment.local for segment in segments)
+            and not any(stage.batches for stage in before)
+            and not any(stage.local for stage in stages)
         )
 
-    def lane(self, index: int, base: int, first: Segment | None) -> schedule.Lane:
-        """Returns one lane or joined shard, in units of the first segment."""
+    def lane(self, index: int, base: int, first: Stage | None) -> schedule.Lane:
+        """Returns one lane or joined shard, in units of the first stage."""
         is_joined = self.joined > 1
         result = schedule.lane(
             self.end,
@@ -127,29 +127,29 @@ class Layout:
         )
         return result.within(*self.sampler_shard) if self.sampler_shard[1] > 1 else result
 
-    def elements(self, segments: list[Segment]) -> int | None:
+    def elements(self, stages: list[Stage]) -> int | None:
         """Returns how many elements this shard has; None for an endless stream, or if unknown."""
-        if not _gives_one_each(segments):
+        if not _gives_one_each(stages):
             return None
-        lanes = [self.lane(index, self.start, segments[0]) for index in range(self.lanes)]
+        lanes = [self.lane(index, self.start, stages[0]) for index in range(self.lanes)]
         units = [lane.units for lane in lanes if lane.units is not None]
         return sum(units) if len(units) == len(lanes) else None
 
-    def length_of(self, what: str, segments: list[Segment]) -> int:
+    def length_of(self, what: str, stages: list[Stage]) -> int:
         """Returns how many elements this shard has.
 
         Args:
           what: whose length the user asks for.
-          segments: those that run; empty where what comes behind them makes the number unknown.
+          stages: those that run; empty where what comes behind them makes the number unknown.
 
         Raises:
           InvalidTypeError: where nobody can know it.
         """
-        length = self.elements(segments)
+        length = self.elements(stages)
         if length is None:
             reason = (
                 "the stream has no end: give the sampler num_epochs"
-                if _gives_one_each(segments)
+                if _gives_one_each(stages)
                 else "a filter, flat_map or operation makes the number of elements unknown, or a "
                 "record None of the source, which is absent, or the sampler has no __len__: count "
                 "them as they come"
@@ -165,24 +165,24 @@ class Layout:
         where nobody knows how many there are. Otherwise the last is short on some, and this shard
         may have all records of it, or none.
         """
-        segments = plan.segments()
-        nest = segments[-1].nest
+        stages = plan.stages()
+        nest = stages[-1].nest
         if nest is None or self.lanes > 1:
             return None
-        if len(segments) > 1:
+        if len(stages) > 1:
             return nest, None
-        lane = self.lane(0, base, segments[0])
+        lane = self.lane(0, base, stages[0])
         # The first shard has most of the rest.
-        first = dataclasses.replace(self, shard=(0, self.shard[1])).lane(0, base, segments[0])
+        first = dataclasses.replace(self, shard=(0, self.shard[1])).lane(0, base, stages[0])
         return nest, lane.rest if first.rest else None
 
-    def rest(self, segments: list[Segment], base: int) -> int | None:
+    def rest(self, stages: list[Stage], base: int) -> int | None:
         """Returns how many records an incomplete last unit has here; None if that is not known."""
-        if len(segments) != 1 or not segments[0].counted or self.lanes > 1:
+        if len(stages) != 1 or not stages[0].counted or self.lanes > 1:
             return None
-        return self.lane(0, base, segments[0]).rest
+        return self.lane(0, base, stages[0]).rest
 
-    def outlook(self, position: Position, segments: list[Segment]) -> tuple[bool, int] | None:
+    def outlook(self, position: Position, stages: list[Stage]) -> tuple[bool, int] | None:
         """Returns what is known of the elements around a position, in a stream of known counts.
 
         Returns:
@@ -190,37 +190,37 @@ class Layout:
           that all of them have; None where that is not known.
         """
         cursor = position.cursor
-        counted = all(segment.counted and not segment.local for segment in segments)
-        if self.lanes > 1 or not counted or len(segments) != 1 or cursor is None:
+        counted = all(stage.counted and not stage.local for stage in stages)
+        if self.lanes > 1 or not counted or len(stages) != 1 or cursor is None:
             return None
-        lane = self.lane(0, position.base, segments[0])
+        lane = self.lane(0, position.base, stages[0])
         if lane.full is None:
             return False, _ENDLESS
         done = -(-(int(cursor[0]) - lane.before) // lane.unit)
         return done > lane.full, max(0, lane.full - done)
 
-    def ended(self, segments: list[Segment], position: Position) -> Position:
+    def ended(self, stages: list[Stage], position: Position) -> Position:
         """Returns the position of an elastic stream that has ended.
 
         A shard that had nothing in the last step has behind it what all shards together have.
         """
         end = self.end
-        if end is None or any(drop for segment in segments for _, drop in segment.batches):
+        if end is None or any(drop for stage in stages for _, drop in stage.batches):
             return position
         return Position(base=max(end, position.base))
 
-    def global_position(self, position: Position, segments: list[Segment]) -> int:
+    def global_position(self, position: Position, stages: list[Stage]) -> int:
         """Returns how many positions of the whole stream all shards together have behind them."""
         cursor = position.cursor
         if cursor is None:
             return position.base
-        unit = segments[0].unit if segments else 1
+        unit = stages[0].unit if stages else 1
         done = int(cursor[0]) - position.base // self.shard[1]
         steps = -(-done // unit)
         reached = position.base + steps * unit * self.shard[1]
         return reached if self.end is None else min(reached, self.end)
 
 
-def _gives_one_each(segments: list[Segment]) -> bool:
+def _gives_one_each(stages: list[Stage]) -> bool:
     """Whether every unit of a stream gives one element."""
-    return len(segments) == 1 and segments[0].counted
+    return len(stages) == 1 and stages[0].counted

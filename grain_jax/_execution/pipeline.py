@@ -11,8 +11,8 @@ from typing import Any
 from grain_jax._algebra.running import Skip
 from grain_jax._datasets import iterators
 from grain_jax._datasets.plan import Branch, Plan, Upstream, has_positions
-from grain_jax._datasets.program import Program, SparseError
-from grain_jax._datasets.segments import Segment
+from grain_jax._datasets.program import GapError, Program
+from grain_jax._datasets.stages import Stage
 from grain_jax._execution import building, forms, generators, inline, skips, snapshots, workers
 from grain_jax._execution.layout import Layout, Position
 from grain_jax._execution.runs import END, Cursor, Run, Stream, read
@@ -44,11 +44,11 @@ class Pipeline:
         self._leaves = frozen.leaves()
         # Samplers are asked in this process, and are no copies.
         self._dense = frozen.branch().beside(plan)
-        self._loose = frozen.branch(sparse=True).beside(plan)
+        self._loose = frozen.branch(gaps=True).beside(plan)
         branches = [branch for tree in (self._dense, self._loose) for branch in tree.walk()]
-        self._all = [segment for branch in branches for segment in branch.segments]
-        for kind, segment in enumerate(self._all):
-            segment.kind = kind
+        self._all = [stage for branch in branches for stage in branch.stages]
+        for number, stage in enumerate(self._all):
+            stage.number = number
         self._program = Program(frozen, self._all)
         self._executors: tuple[inline.Executor, inline.Executor] | None = None
         self._stream: Stream | None = None
@@ -91,34 +91,34 @@ class Pipeline:
         return self._position.skipped + self._left_over
 
     @property
-    def segments(self) -> list[Segment]:
-        """The segments that run now."""
-        return self.segments_of(self._position)
+    def stages(self) -> list[Stage]:
+        """The stages that run now."""
+        return self.stages_of(self._position)
 
-    def segments_of(self, position: Position) -> list[Segment]:
-        """Returns the segments that run from a position on, behind all that is grouped."""
-        return self._branch_of(position).segments
+    def stages_of(self, position: Position) -> list[Stage]:
+        """Returns the stages that run from a position on, behind all that is grouped."""
+        return self._branch_of(position).stages
 
     def _branch_of(self, position: Position) -> Branch:
-        return self._loose if position.sparse else self._dense
+        return self._loose if position.has_gaps else self._dense
 
     @property
     def is_elastic(self) -> bool:
         """Whether a position is one number for all shards."""
-        return self.would_be_elastic(self.layout) and not self._position.sparse
+        return self.would_be_elastic(self.layout) and not self._position.has_gaps
 
     def would_be_elastic(self, layout: Layout) -> bool:
         """Whether a position is one number for all shards, before any surprise."""
-        return has_positions(self.plan.root) and layout.is_elastic(self._dense.segments)
+        return has_positions(self.plan.root) and layout.is_elastic(self._dense.stages)
 
     def draws(self) -> str:
         """Returns what may draw from the process-wide generators here; empty if nothing may."""
         away = self._is_away
         found = [
             title
-            for segment in self._all
-            if segment.seeded and (segment.local or not away)
-            for title in segment.drawing
+            for stage in self._all
+            if stage.seeded and (stage.local or not away)
+            for title in stage.drawing
         ]
         for asked, root in zip(self.plan.leaves(), self._leaves, strict=True):
             if has_positions(asked) and has_positions(root):
@@ -158,20 +158,20 @@ class Pipeline:
         Raises:
           InvalidValueError: if it is known that there is one that cannot be stacked.
         """
-        segment = self.segments[-1]
-        if not segment.may_leave_rest:
+        stage = self.stages[-1]
+        if not stage.may_leave_rest:
             return
-        if rule == "drop" or (rule == "pad" and segment.nest is not None):
+        if rule == "drop" or (rule == "pad" and stage.nest is not None):
             for branch in (self._dense, self._loose):
-                branch.segments[-1].rest = rule
+                branch.stages[-1].rest = rule
             self._forget()
             self._end()
             return
-        rest = self.layout.rest(self.segments, self.position.base)
-        if rest and segment.nest is None:
-            sizes = " and ".join(f"Batch({size})" for size, _ in segment.batches)
+        rest = self.layout.rest(self.stages, self.position.base)
+        if rest and stage.nest is None:
+            sizes = " and ".join(f"Batch({size})" for size, _ in stage.batches)
             raise errors.InvalidValueError(
-                f"the last element of {sizes} has {rest} records of {segment.unit}, so that its "
+                f"the last element of {sizes} has {rest} records of {stage.unit}, so that its "
                 "last inner batch is short and does not stack with the others. Write the Batch "
                 "steps one behind the other, drop_remainder=True in each of them, or "
                 "remainder='drop'."
@@ -179,9 +179,9 @@ class Pipeline:
 
     def outlook(self) -> tuple[bool, int] | None:
         """Returns what is known of the last element and of those to come; see `Layout.outlook`."""
-        if not has_positions(self.plan.root) or self.position.sparse:
+        if not has_positions(self.plan.root) or self.position.has_gaps:
             return None
-        return self.layout.outlook(self.position, self.segments)
+        return self.layout.outlook(self.position, self.stages)
 
     def go_to(self, position: Position, layout: Layout | None = None) -> None:
         """Moves to a position, of a stream dealt out as `layout` says; forgets what is under way.
@@ -212,7 +212,7 @@ class Pipeline:
             return END
         try:
             return self._pull()
-        except SparseError:
+        except GapError:
             self._forget()
             self.position = self._loosened()
         except BaseException:
@@ -291,7 +291,7 @@ class Pipeline:
             skipped = self.account.add(stream.left_over, self._position.skipped, self._seen())
             self._left_over, stream.left_over = skipped - self._position.skipped, []
         if self.is_elastic:
-            self.position = self.layout.ended(self.segments, self.position)
+            self.position = self.layout.ended(self.stages, self.position)
         # The iterator may be kept for long, and is only used again where it is set back.
         self._ended, self._stream, self._run = True, None, None
         self._end()
@@ -302,11 +302,11 @@ class Pipeline:
         return read(self.cursor(self.position)[0])
 
     def _loosened(self) -> Position:
-        """Returns the position in the segments for streams with gaps; so far there were none.
+        """Returns the position in the stages for streams with gaps; so far there were none.
 
-        There the first segment is cut in two, before the step that counts.
+        There the first stage is cut in two, before the step that counts.
         """
-        position, unit = self.position, self._dense.segments[0].unit
+        position, unit = self.position, self._dense.stages[0].unit
 
         def loosened(cursor: Cursor) -> Cursor:
             place, since = cursor
@@ -316,7 +316,7 @@ class Pipeline:
             return (tuple(map(loosened, cursors)), kept, groups), since
 
         cursor = loosened(self.cursor(position))
-        return dataclasses.replace(position, sparse=True, cursor=cursor)
+        return dataclasses.replace(position, has_gaps=True, cursor=cursor)
 
     def _forget(self) -> None:
         self._stream, self._run, self._ended = None, None, False
@@ -348,7 +348,7 @@ class Pipeline:
             return 0
         if reading.prefetch_buffer_size is None:
             return 2
-        return -(-reading.prefetch_buffer_size // self.segments[0].unit)
+        return -(-reading.prefetch_buffer_size // self.stages[0].unit)
 
     def _is_remote(self) -> bool:
         if self._setup.options.num_workers == 0:

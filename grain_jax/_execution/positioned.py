@@ -1,4 +1,4 @@
-"""Iterators that a pipeline runs: their position, lending them to another iterator, their end."""
+"""Iterators that a pipeline runs: their position, ownership them to another iterator, their end."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any, Generic, Self, TypeVar
 
-from grain_jax._datasets.segments import Segment
-from grain_jax._execution import fingerprint, lending, states
+from grain_jax._datasets.stages import Stage
+from grain_jax._execution import fingerprint, ownership, states
 from grain_jax._execution.layout import Layout, Position
 from grain_jax._execution.pipeline import Pipeline
 from grain_jax._values import checkpointable, closing, faults, forks
@@ -23,9 +23,9 @@ State = TypeVar("State")
 class Positioned(
     closing.Closing, checkpointable.StatefulCheckpointable, Iterator[T], Generic[T, State]
 ):
-    """An iterator whose position can be saved and set, and that can be lent.
+    """An iterator whose position can be saved and set, and that can be owned.
 
-    While it is lent, its `next` raises, and its position is that of what the borrower delivered.
+    While it is owned, its `next` raises, and its position is that of what the owner delivered.
     Subclasses define `_next`, `_state` and `_go_to`, and set `_mark`, the fingerprint.
     """
 
@@ -33,7 +33,7 @@ class Positioned(
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
-        self._owner: lending.Owner | None = None
+        self._owner: ownership.Owner | None = None
         # Several threads may take elements; each element goes to one of them.
         self._lock = threading.RLock()
         self._torn = False
@@ -44,7 +44,7 @@ class Positioned(
         return self
 
     def __next__(self) -> T:
-        lending.refuse_lent(self, self._owner)
+        ownership.refuse_owned(self, self._owner)
         try:
             with self._lock:
                 if self._torn:
@@ -151,26 +151,26 @@ class Positioned(
         )
         if value["elastic"] and layout.shards > 1:
             return {"records": position.base}
-        batches = _batches(layout, position, self._pipeline.segments_of(position))
+        batches = _batches(layout, position, self._pipeline.stages_of(position))
         return {} if batches is None else {"batches": batches}
 
     def _draws(self) -> str:
-        """Returns what may draw in this process; see `Lent.draws`."""
+        """Returns what may draw in this process; see `Owned.draws`."""
         return self._pipeline.draws()
 
     def _is_fresh(self) -> bool:
         """Whether nobody but who calls `_next` has a hold on the memory of what it returns."""
         return self._pipeline.is_fresh
 
-    def _lend(self, owner: lending.Owner) -> lending.Lent:
-        lending.refuse_lent(self, self._owner)
+    def _hand_over(self, owner: ownership.Owner) -> ownership.Owned:
+        ownership.refuse_owned(self, self._owner)
         self._owner = owner
-        return _Loan(self)
+        return _Held(self)
 
 
-def _batches(layout: Layout, position: Position, segments: Sequence[Segment]) -> int | None:
+def _batches(layout: Layout, position: Position, stages: Sequence[Stage]) -> int | None:
     """Returns how many batches are behind a position; None where batches are not counted."""
-    *before, last = segments
+    *before, last = stages
     if layout.lanes > 1 or last.nest is None:
         return None
     place = None if position.cursor is None else position.cursor[0]
@@ -183,7 +183,7 @@ def _batches(layout: Layout, position: Position, segments: Sequence[Segment]) ->
     )
 
 
-class _Loan:
+class _Held:
     """The iterator in the hands of whoever reads it ahead."""
 
     has_state = True

@@ -7,7 +7,7 @@ import queue
 import threading
 from typing import Any
 
-from grain_jax._datasets.program import Program, Read, SparseError
+from grain_jax._datasets.program import GapError, Program, Read
 from grain_jax._values import forks
 
 __all__ = ["Reads"]
@@ -19,8 +19,8 @@ _CLOSE_WAIT = 0.5
 class _Job:
     """One task's reading."""
 
-    def __init__(self, kind: int, payload: Any) -> None:
-        self.kind = kind
+    def __init__(self, stage: int, payload: Any) -> None:
+        self.stage = stage
         self.payload = payload
         self.done = threading.Event()
         self.read: Read | BaseException | None = None
@@ -45,14 +45,14 @@ class Reads:
         self._open: dict[int, _Job] = {}
         self._thread: threading.Thread | None = None
 
-    def start(self, ticket: int, kind: int, payload: Any) -> None:
+    def start(self, ticket: int, stage: int, payload: Any) -> None:
         """Reads for a ticket as soon as those before it are read."""
         if self._thread is None:
             self._thread = threading.Thread(
                 target=_serve, args=(self._program, self._jobs), name="grain_jax reads", daemon=True
             )
             self._thread.start()
-        job = self._open[ticket] = _Job(kind, payload)
+        job = self._open[ticket] = _Job(stage, payload)
         self._jobs.put(job)
 
     def take(self, ticket: int) -> Read | BaseException | None:
@@ -85,8 +85,8 @@ def _serve(program: Program, jobs: queue.SimpleQueue[_Job | None]) -> None:
     while (job := jobs.get()) is not None:
         if not job.dropped:
             try:
-                job.read = job.context.run(program.read, job.kind, job.payload)
-            except SparseError:
+                job.read = job.context.run(program.read, job.stage, job.payload)
+            except GapError:
                 job.read = None  # that is for the thread that runs the stream
             except BaseException as error:  # no signal comes here, so it is the source's
                 job.read = error

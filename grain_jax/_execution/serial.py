@@ -47,25 +47,25 @@ class Serial:
 
     Args:
       pipeline: gives the elements.
-      stages: an `Own` for each operation, and steps, in order.
+      tail: an `Own` for each operation, and steps, in order.
       metadata: makes a record's metadata.
     """
 
     def __init__(
         self,
         pipeline: Pipeline,
-        stages: Sequence[Any],
+        tail: Sequence[Any],
         metadata: Metadata,
     ) -> None:
         self.pipeline = pipeline
         # What the user changes from now on is for the next iteration.
-        self._stages = snapshots.snapshot(list(stages))
+        self._tail = snapshots.snapshot(list(tail))
         self._metadata = metadata
         self._stream: Records | None = None
         self._live: list[Any] = []
         self._to_skip = 0
         # Without an epoch: such an operation may gather as many records as it likes.
-        titles = " and ".join(s.title for s in self._stages if s.counts in ("fewer", "any"))
+        titles = " and ".join(s.title for s in self._tail if s.counts in ("fewer", "any"))
         self._silence = silence.Silence(drops=lambda: titles)
         self._place = _Place(pipeline.position, 0, None)
 
@@ -157,10 +157,10 @@ class Serial:
         return all(
             hasattr(one.operation, "get_state") and hasattr(one.operation, "set_state")
             for one in self._own()
-        ) and not any(one.counts == "any" for one in self._stages if not isinstance(one, Own))
+        ) and not any(one.counts == "any" for one in self._tail if not isinstance(one, Own))
 
     def _own(self) -> list[Own]:
-        return [stage for stage in self._stages if isinstance(stage, Own)]
+        return [stage for stage in self._tail if isinstance(stage, Own)]
 
     def _taken(self) -> list[Any] | None:
         """Returns the operations' states; copies, as they may go on counting in these objects."""
@@ -182,7 +182,7 @@ class Serial:
             # Nothing in the stream refers to this object, which would be a cycle.
             upstream = _Upstream(self.pipeline, self._metadata, self._silence)
             stream = upstream.stream()
-            for number, stage in enumerate(self._stages):
+            for number, stage in enumerate(self._tail):
                 if isinstance(stage, Own):
                     live = snapshots.snapshot(stage.operation)
                     self._live.append(live)
@@ -309,7 +309,7 @@ class _Place:
 
     Attributes:
       position: the pipeline's.
-      outputs: how many outputs are behind us.
+      outputs: how many outputs are delivered.
       saved: the operations' states; None if they have none, or before the first output.
     """
 

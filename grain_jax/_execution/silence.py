@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from grain_jax._algebra.running import Skip
 from grain_jax._datasets.plan import Plan, Upstream, has_positions
 from grain_jax._datasets.program import Outcome
-from grain_jax._datasets.segments import Segment
+from grain_jax._datasets.stages import Stage
 from grain_jax._execution.runs import Task, read
 from grain_jax._values import errors
 
@@ -152,18 +152,18 @@ class Silence:
         return text
 
 
-def of(plan: Plan, segments: Sequence[Segment]) -> Silence:
-    """Returns what counts for the last of some segments, from the first one on."""
-    root, own = plan.root, segments[-1].steps
+def of(plan: Plan, stages: Sequence[Stage]) -> Silence:
+    """Returns what counts for the last of some stages, from the first one on."""
+    root, own = plan.root, stages[-1].steps
     titles = [step.title for step in own if step.counts in ("fewer", "any")]
     if not has_positions(root):
         noun = "elements of your IterDataset" if isinstance(root, Upstream) else "elements"
         return Silence(None, 0, lambda: " and ".join(titles), noun)
 
     def drops() -> str:
-        found = [*root.drops, *titles] if len(segments) == 1 else titles
+        found = [*root.drops, *titles] if len(stages) == 1 else titles
         # A policy that leaves records out is named with the last of these.
         return " and ".join(found) or ("" if plan.skips else "the source, which has None there")
 
-    batched = root.batched or any(segment.batches for segment in segments)
+    batched = root.batched or any(stage.batches for stage in stages)
     return Silence(root.epoch, _FEW if batched else 0, drops, ends=root.length is not None)

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from grain_jax._datasets.plan import Upstream
-from grain_jax._datasets.segments import Segment
-from grain_jax._execution import fingerprint, forms, joining, lending, version1
+from grain_jax._datasets.stages import Stage
+from grain_jax._execution import fingerprint, forms, joining, ownership, version1
 from grain_jax._execution.layout import Layout, Position
 from grain_jax._execution.pipeline import Pipeline
 from grain_jax._execution.runs import Cursor
@@ -36,21 +36,21 @@ def encode(pipeline: Pipeline, exact: Position | None = None) -> dict[str, Any]:
     """
     layout, position = pipeline.layout, exact or pipeline.position
     if exact is None and pipeline.is_elastic:
-        reached = layout.global_position(position, pipeline.segments)
+        reached = layout.global_position(position, pipeline.stages)
         where: dict[str, Any] = {"elastic": True, "position": reached}
     else:
         # Who meets the next absent record is not known before.
-        may_join = exact is None and not position.sparse and layout.is_joinable(pipeline.segments)
+        may_join = exact is None and not position.has_gaps and layout.is_joinable(pipeline.stages)
         cursor = pipeline.cursor(position)
         for root, has_state in zip(pipeline.plan.leaves(), _have_state(cursor), strict=False):
             if isinstance(root, Upstream):
-                lending.require_state(root.dataset, has_state)
+                ownership.require_state(root.dataset, has_state)
         where = {
             "elastic": False,
             "joined": layout.joined if may_join else None,
             "base": position.base,
             "cursor": _as_lists(cursor),
-            "sparse": position.sparse,
+            "sparse": position.has_gaps,
             "skipped": position.skipped,
             "shard": list(layout.shard),
             "sampler_shard": list(layout.sampler_shard),
@@ -176,10 +176,10 @@ def _exact(
     base = number(state, "base")
     _check_within(base, layout)
     position = Position(
-        base=base, sparse=_get(state, "sparse", bool), skipped=number(state, "skipped")
+        base=base, has_gaps=_get(state, "sparse", bool), skipped=number(state, "skipped")
     )
-    segments = pipeline.segments_of(position)
-    _check_joined(layout, segments)
+    stages = pipeline.stages_of(position)
+    _check_joined(layout, stages)
     if "cursor" not in state:
         raise errors.StateError("the state has no field 'cursor', which says where to go on")
     given = state["cursor"]
@@ -194,7 +194,7 @@ def _exact(
     is_old = version1.FROM in state
     if is_old and not state[version1.FROM]:
         # Stages behind the lanes said nothing before their first element.
-        for _ in range(sum(segment.local for segment in segments)):
+        for _ in range(sum(stage.local for stage in stages)):
             given = [[[given], [0], 0], 0]
     reading = _Reading(is_old, is_joint)
     try:
@@ -350,16 +350,16 @@ def _check_shard(key: str, name: str, state: Mapping[str, Any], layout: Layout) 
     raise errors.StateError(f"{message}restore it on {whole} own file.")
 
 
-def _check_joined(layout: Layout, segments: list[Segment]) -> None:
+def _check_joined(layout: Layout, stages: list[Stage]) -> None:
     """Refuses to join shards where one batch cannot be made of theirs."""
     if layout.joined == 1:
         return
-    if not layout.is_joinable(segments):
+    if not layout.is_joinable(stages):
         raise errors.StateError(
             f"the state is that of {layout.joined} shards that run as one, and this pipeline does "
             "not make its batches of single records that it counts. Build it as it was."
         )
-    size = segments[-1].unit
+    size = stages[-1].unit
     if size % layout.joined:
         raise errors.StateError(
             f"a batch of {size} cannot be made of equal shares of {layout.joined} shards: the "

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from grain_jax._algebra import access, index_maps, operations, samplers, sources, steps, transforms
 from grain_jax._datasets import iterators, nodes, roots, sampled
 from grain_jax._datasets.plan import Plan
-from grain_jax._datasets.segments import Segment
+from grain_jax._datasets.stages import Stage
 from grain_jax._execution import workers
 from grain_jax._execution.layout import Layout
 from grain_jax._execution.serial import Own
@@ -114,14 +114,14 @@ class DataLoader(closing.Closing):
             sources.check_not_empty(source)
             sampling.check_sampler(sampler, source)
             layout = sampling.layout_of(sampler, shard_options, lanes or 1)
-            todo, stages = _steps(operations, sampler)
+            todo, tail = _steps(operations, sampler)
             root = _root(source, sampler, read_options)
             self._plan = Plan(
                 root, todo, seed=sampling.seed_of(sampler) or 0, skips=self._options.skips
             )
-            segments = [] if stages else self._plan.segments()
-            self._layout = virtual.dealt(layout, virtual_shards, segments)
-        self._stages = stages
+            stages = [] if tail else self._plan.stages()
+            self._layout = virtual.dealt(layout, virtual_shards, stages)
+        self._tail = tail
         self._iterators: weakref.WeakSet[DataLoaderIterator] = weakref.WeakSet()
         self._renew()
         forks.renew(self)
@@ -146,11 +146,11 @@ class DataLoader(closing.Closing):
         Raises:
           InvalidTypeError: where nobody can know it.
         """
-        return self._layout.length_of("loader", self._segments())
+        return self._layout.length_of("loader", self._stages())
 
     def __bool__(self) -> bool:
         """False only for a loader that is known to yield nothing."""
-        return self._layout.elements(self._segments()) != 0
+        return self._layout.elements(self._stages()) != 0
 
     def epochs(self, start: int = 0) -> Iterator[DataLoaderIterator]:
         """Yields one iterator per epoch: each has the order of its epoch, and ends with it.
@@ -183,22 +183,22 @@ class DataLoader(closing.Closing):
         if first:
             self._source.close()
 
-    def _segments(self) -> list[Segment]:
-        """Returns the segments that count elements; none where an operation makes it unknown."""
-        return [] if self._stages else self._plan.segments()
+    def _stages(self) -> list[Stage]:
+        """Returns the stages that count elements; none where an operation makes it unknown."""
+        return [] if self._tail else self._plan.stages()
 
     def _check_epoch(self, records: int) -> None:
         """Refuses epochs of so many records that yield nothing, on any shard of the loader."""
         # The first shard has most of what does not divide.
         shard = (0, self._layout.shard[1])
         epoch = dataclasses.replace(self._layout, start=0, length=records, shard=shard)
-        segments = self._segments()
-        if epoch.elements(segments) == 0:
+        stages = self._stages()
+        if epoch.elements(stages) == 0:
             count = shard[1] * epoch.lanes
             several = f", dealt out over {count} shards or lanes" if count > 1 else ""
             raise errors.InvalidValueError(
                 f"an epoch by itself yields nothing: drop_remainder drops all of its {records} "
-                f"records{several}, which do not fill one batch of {segments[0].unit}. Use a "
+                f"records{several}, which do not fill one batch of {stages[0].unit}. Use a "
                 "smaller batch or drop_remainder=False; or iterate over the loader instead, where "
                 "batches reach from one epoch into the next."
             )
@@ -227,7 +227,7 @@ class DataLoader(closing.Closing):
             plan=self._plan,
             setup=iterators.Setup(self._options),
             layout=self._layout,
-            stages=self._stages,
+            tail=self._tail,
             seed=sampling.seed_of(self._sampler),
             sampler=type(self._sampler).__name__,
             sampler_text=repr(self._sampler)
@@ -237,7 +237,7 @@ class DataLoader(closing.Closing):
 
     def _batch_rows(self) -> tuple[tuple[int, ...], int | None] | None:
         """Returns rows of a full batch and of the last one here; see `Layout.batch_rows`."""
-        return None if self._stages else self._layout.batch_rows(self._plan, self._layout.start)
+        return None if self._tail else self._layout.batch_rows(self._plan, self._layout.start)
 
 
 def load(
@@ -333,20 +333,20 @@ def _check_list(name: str, given: Any) -> None:
 
 
 def _steps(todo: Sequence[Any], sampler: Any) -> tuple[list[steps.Step], list[Any]]:
-    """Returns the steps, and the serial stages from the first operation of the user's own on."""
+    """Returns the steps, and the serial steps from the first operation of the user's own on."""
     _check_list("operations", todo)
     seed = sampling.seed_of(sampler)
     before: list[steps.Step] = []
-    stages: list[Any] = []
+    tail: list[Any] = []
     randoms = 0
     for number, one in enumerate(todo, 1):
         step = operations.step_of(one, number=number, random_number=randoms, seed=seed)
         if step is None:
             name = getattr(one, "__name__", type(one).__name__)
-            stages.append(Own(one, f"step {number}: operation({name})"))
+            tail.append(Own(one, f"step {number}: operation({name})"))
             continue
         if isinstance(step, steps.RandomStep):
             randoms += 1
             sampling.check_random(step, sampler)
-        (stages if stages else before).append(step)
-    return before, stages
+        (tail if tail else before).append(step)
+    return before, tail

@@ -14,9 +14,9 @@ import jax
 import numpy as np
 
 from grain_jax._datasets.iter_dataset import IterDataset
-from grain_jax._execution.ahead_iterator import AheadIterator, known_length
 from grain_jax._execution.fingerprint import Declared
 from grain_jax._execution.iterator import batch_rows
+from grain_jax._execution.prefetch_iterator import PrefetchIterator, known_length
 from grain_jax._product.leaves import detach
 from grain_jax._product.lockstep import STOP, Lockstep
 from grain_jax._product.placer import Placed, Placer
@@ -128,7 +128,7 @@ def device_put(
     )
 
 
-class DeviceIterator(AheadIterator[Any]):
+class DeviceIterator(PrefetchIterator[Any]):
     """What `prefetch_to_device` returns: a one-pass iterator over batches of global arrays.
 
     `len` is the number of batches of the whole pass, where it is known. The state is that of the
@@ -364,7 +364,7 @@ class DeviceDataset:
         return known_length(self._source) != 0
 
 
-class _HostIterator(AheadIterator[Any]):
+class _HostIterator(PrefetchIterator[Any]):
     """Elements ahead on the host, in memory that nobody else writes to."""
 
     def __init__(self, source: Iterable[Any], size: int) -> None:

@@ -77,7 +77,7 @@ class ElasticIterator(PipelineIterator[Any]):
         stream = ds.to_iter_dataset(read_options).batch(size // count, drop_remainder=True)
         plan = stream.plan()
         assert has_positions(plan.root)
-        if plan.root.sparse:
+        if plan.root.has_gaps:
             raise errors.InvalidValueError(
                 "ElasticIterator does not take a dataset with a filter: nobody can know how many"
                 " elements the other shards have left. Filter before, or mask what is not wanted."

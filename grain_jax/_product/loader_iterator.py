@@ -30,7 +30,7 @@ class Description:
       plan: the pipeline up to the first operation of the user's own.
       setup: worker processes and buffers.
       layout: shards and lanes.
-      stages: operations of the user's own, and the steps after them.
+      tail: operations of the user's own, and the steps after them.
       seed: the sampler's.
       sampler: the name of its type.
       sampler_text: its repr, for a state of Grain; None for a sampler of the user's own.
@@ -39,7 +39,7 @@ class Description:
     plan: Plan
     setup: iterators.Setup
     layout: Layout
-    stages: list[Any]
+    tail: list[Any]
     seed: int | None
     sampler: str
     sampler_text: str | None
@@ -64,10 +64,8 @@ class DataLoaderIterator(Positioned[Any, bytes]):
         data_loader._remember(self)
         self._about = about
         self._strict = about.setup.options.strict and validate_state
-        self._serial = (
-            Serial(self._pipeline, about.stages, _Metadata(about)) if about.stages else None
-        )
-        self._mark = fingerprint.fingerprint(about.plan, about.layout, about.sampler, about.stages)
+        self._serial = Serial(self._pipeline, about.tail, _Metadata(about)) if about.tail else None
+        self._mark = fingerprint.fingerprint(about.plan, about.layout, about.sampler, about.tail)
         # Taking a state is part of a training step, and this part of it never changes.
         self._mark_text = json.dumps(self._mark)
         if state is not None:
@@ -79,8 +77,8 @@ class DataLoaderIterator(Positioned[Any, bytes]):
         Raises:
           InvalidTypeError: where nobody can know it.
         """
-        segments = [] if self._serial else self._pipeline.segments
-        return self._pipeline.layout.length_of("iterator", segments)
+        stages = [] if self._serial else self._pipeline.stages
+        return self._pipeline.layout.length_of("iterator", stages)
 
     def __bool__(self) -> bool:
         return True  # as any iterator, with or without a length
@@ -124,10 +122,10 @@ class DataLoaderIterator(Positioned[Any, bytes]):
 
     def _declared(self) -> fingerprint.Declared:
         about, pipeline = self._about, self._pipeline
-        return fingerprint.declared(self._mark, about.plan, pipeline.layout, about.stages)
+        return fingerprint.declared(self._mark, about.plan, pipeline.layout, about.tail)
 
     def _draws(self) -> str:
-        own = (stage.title for stage in self._about.stages if isinstance(stage, Own))
+        own = (stage.title for stage in self._about.tail if isinstance(stage, Own))
         return super()._draws() or next(own, "")
 
     def _batch_rows(self) -> tuple[tuple[int, ...], int | None] | None:

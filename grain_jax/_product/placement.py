@@ -17,7 +17,7 @@ from grain_jax._values.row_shards import Interval
 from grain_jax._values.sharding import rows_of_devices
 
 __all__ = [
-    "Layout",
+    "Parts",
     "Placement",
     "check_rows",
     "described",
@@ -87,7 +87,7 @@ class Placement:
         ]
 
 
-class Layout:
+class Parts:
     """How a sharding cuts arrays of one rank: for each axis, into how many parts, here and in all.
 
     Raises:
@@ -169,9 +169,9 @@ class Layout:
 
 
 @functools.lru_cache(maxsize=256)
-def layout(sharding: Sharding, rank: int) -> Layout:
-    """The `Layout` of a sharding for one rank, kept from the last time."""
-    return Layout(sharding, rank)
+def layout(sharding: Sharding, rank: int) -> Parts:
+    """The `Parts` of a sharding for one rank, kept from the last time."""
+    return Parts(sharding, rank)
 
 
 def check_rows(sharding: Sharding, rows: int, axis: int = 0) -> None:

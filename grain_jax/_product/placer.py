@@ -13,7 +13,7 @@ import jax
 from jax.sharding import Sharding
 
 from grain_jax._algebra.blocks import Rest
-from grain_jax._execution.ahead_iterator import SKIP
+from grain_jax._execution.prefetch_iterator import SKIP
 from grain_jax._product import skeleton
 from grain_jax._product.agreement import Facts
 from grain_jax._product.leaves import (
@@ -88,7 +88,7 @@ class Placer:
       tally: called likewise; how many records an error policy has left out, None without one.
       devices: all devices that batches go to, on every process.
       compares: whether they belong to several processes.
-      is_fresh: whether nobody else has a hold on the memory of the batches; see `Lent`.
+      is_fresh: whether nobody else has a hold on the memory of the batches; see `Owned`.
     """
 
     def __init__(self, sharding: Any, rows: Rows, *, pads_rows: bool = False) -> None:

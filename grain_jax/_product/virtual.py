@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from grain_jax._datasets.segments import Segment
+from grain_jax._datasets.stages import Stage
 from grain_jax._execution.joining import counts_that_work
 from grain_jax._execution.layout import Layout
 from grain_jax._values import errors, options
@@ -17,7 +17,7 @@ from grain_jax._values import errors, options
 __all__ = ["dealt"]
 
 
-def dealt(layout: Layout, given: int | None, segments: Sequence[Segment]) -> Layout:
+def dealt(layout: Layout, given: int | None, stages: Sequence[Stage]) -> Layout:
     """Returns the layout of a process that runs its part of the virtual shards.
 
     A stream whose counts are known in advance needs none: one number says where it stands, for any
@@ -26,7 +26,7 @@ def dealt(layout: Layout, given: int | None, segments: Sequence[Segment]) -> Lay
     Args:
       layout: with the process's shard.
       given: how many virtual shards there are; None for one in each process.
-      segments: those that run; none where an operation of the user's own follows.
+      stages: those that run; none where an operation of the user's own follows.
 
     Raises:
       InvalidValueError: if they cannot be dealt out over the processes, or one batch cannot be made
@@ -46,18 +46,18 @@ def dealt(layout: Layout, given: int | None, segments: Sequence[Segment]) -> Lay
             f"virtual_shards={count} are dealt out by the loader, and here the sampler shards. Give"
             " shard_options to the loader."
         )
-    if segments and layout.is_elastic(list(segments)):
+    if stages and layout.is_elastic(list(stages)):
         return layout
     joined = count // shards
     virtual = dataclasses.replace(layout, virtual=count, joined=joined)
-    if count > 1 and not (segments and virtual.is_joinable(list(segments))):
+    if count > 1 and not (stages and virtual.is_joinable(list(stages))):
         raise errors.InvalidValueError(
             f"virtual_shards={count} run as one where a batch takes an equal share of each, and"
             " this pipeline does not end by one Batch of single records, without lanes and without"
             " operations of your own. Let one Batch follow the steps that change counts."
         )
-    if joined > 1 and segments[-1].unit % joined:
-        size = segments[-1].unit
+    if joined > 1 and stages[-1].unit % joined:
+        size = stages[-1].unit
         raise errors.InvalidValueError(
             f"a batch of {size} cannot be made of equal shares of {joined} virtual shards, which"
             f" this process has of virtual_shards={count}. Give a batch size that {joined} divides."

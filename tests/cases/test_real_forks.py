@@ -296,7 +296,7 @@ def test_children_read_though_threads_of_the_parent_read_ahead(tmp_path: Path) -
 def test_a_stage_that_a_thread_waits_in_is_refused_in_a_child(tmp_path: Path, workers: int) -> None:
     text = f"""
     import time
-    from grain_jax._execution.ahead_iterator import AheadIterator
+    from grain_jax._execution.prefetch_iterator import PrefetchIterator
     from grain_jax.errors import ClosedError
 
     class Slow(grain.transforms.Map):
@@ -306,7 +306,7 @@ def test_a_stage_that_a_thread_waits_in_is_refused_in_a_child(tmp_path: Path, wo
 
     batches = loader({workers}, Slow())
     iterator = iter(batches)
-    stage = AheadIterator(iterator, lambda batch: batch, 1)
+    stage = PrefetchIterator(iterator, lambda batch: batch, 1)
     over = threading.Event()
 
     def read():

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from grain_jax._execution import ahead, ahead_iterator
+from grain_jax._execution import ahead, prefetch_iterator
 
-FILES = {ahead.__file__, ahead_iterator.__file__}
+FILES = {ahead.__file__, prefetch_iterator.__file__}
 # Python looks for signals after these.
 AFTER = {"CALL", "CALL_FUNCTION_EX", "CALL_KW", "JUMP_BACKWARD", "RESUME"}
 ELEMENTS = 6
@@ -72,7 +72,7 @@ class Interrupt:
 
 def interrupted(at: int, buffer_size: int) -> tuple[list[int], int, str]:
     """What comes of a stream, how many elements went with their hand-over, and where it was."""
-    iterator = ahead_iterator.AheadIterator(Numbers(), lambda x: x, buffer_size)
+    iterator = prefetch_iterator.PrefetchIterator(Numbers(), lambda x: x, buffer_size)
     interrupt = Interrupt(at)
     got: list[int] = []
     lost = 0

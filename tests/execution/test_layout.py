@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from grain_jax._algebra import steps, transforms
 from grain_jax._datasets.plan import Plan, Upstream
-from grain_jax._datasets.segments import cut
+from grain_jax._datasets.stages import cut
 from grain_jax._execution.layout import Layout, Position
 
 
@@ -71,23 +71,23 @@ def test_a_sampler_that_shards_gives_each_its_own_positions() -> None:
 def test_one_number_for_all_shards_at_every_step(
     length: int, base: int, shards: int, size: int, drop: bool
 ) -> None:
-    segments = cut([batch(size, drop)])
+    stages = cut([batch(size, drop)])
     steps_of = []
     for index in range(shards):
         layout = Layout(base + length, (index, shards))
-        lane = layout.lane(0, base, segments[0])
+        lane = layout.lane(0, base, stages[0])
         assert lane.units is not None
         position = Position(base)
-        numbers = [layout.global_position(position, segments)]
+        numbers = [layout.global_position(position, stages)]
         ordinal = lane.before
         for _ in range(lane.units):
             span = lane.span(ordinal, 1)
             assert span is not None
             ordinal += span.count
             position = Position(base, (ordinal, 0))
-            numbers.append(layout.global_position(position, segments))
-        ended = layout.ended(segments, position)
-        steps_of.append((numbers, layout.global_position(ended, segments)))
+            numbers.append(layout.global_position(position, stages))
+        ended = layout.ended(stages, position)
+        steps_of.append((numbers, layout.global_position(ended, stages)))
     expected = [base]
     longest = max(len(numbers) for numbers, _ in steps_of)
     for _ in range(1, longest):
@@ -166,7 +166,7 @@ def test_elements() -> None:
 def test_every_shard_knows_which_steps_are_full_on_all(
     length: int, base: int, shards: int, size: int, drop: bool
 ) -> None:
-    segments = cut([batch(size, drop)])
+    stages = cut([batch(size, drop)])
     full, rest = divmod(max(0, length - base), shards * size)
     plan = Plan(Upstream(None), [batch(size, drop)])
     for index in range(shards):
@@ -174,11 +174,11 @@ def test_every_shard_knows_which_steps_are_full_on_all(
         own = 0 if drop else len(range(index, rest, shards))
         expected = ((size,), None if drop or not rest else own)
         assert layout.batch_rows(plan, base) == expected
-        lane = layout.lane(0, base, segments[0])
+        lane = layout.lane(0, base, stages[0])
         for step in range(full + bool(own)):
             done = lane.before + min((step + 1) * size, full * size + own)
             position = Position(base, (done, 0))
-            assert layout.outlook(position, segments) == (step >= full, max(0, full - step - 1))
+            assert layout.outlook(position, stages) == (step >= full, max(0, full - step - 1))
 
 
 def test_outlooks_that_nobody_has() -> None:

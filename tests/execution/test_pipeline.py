@@ -97,7 +97,7 @@ def test_the_first_gap_makes_it_count_from_there_on() -> None:
     position = stream.position
     after = [stream.next()]
     assert not stream.is_elastic
-    assert stream.position.sparse
+    assert stream.position.has_gaps
     after += [run.held[row] for run, row in iter(stream.next_row, END)]
     assert before + after == [
         (0, [0, 1]),

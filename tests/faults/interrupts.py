@@ -10,7 +10,7 @@ from collections import Counter
 from typing import Any
 
 import grain_jax as grain
-from grain_jax._execution.ahead_iterator import AheadIterator
+from grain_jax._execution.prefetch_iterator import PrefetchIterator
 from tests.faults import campaign, pieces
 from tests.property import library, reference
 
@@ -71,7 +71,7 @@ def _one(rng: random.Random, most: int, counts: Counter[str]) -> None:
     with pieces.loader(pipeline, rng.choice([0, 1, 2]), extra, stall_timeout=_STUCK) as loader:
         iterator: Any = iter(loader)
         if rng.random() < 0.5:
-            iterator = AheadIterator(iterator, lambda element: element, rng.randint(0, 2))
+            iterator = PrefetchIterator(iterator, lambda element: element, rng.randint(0, 2))
         got: list[Any] = []
         is_over = False
         while not is_over:

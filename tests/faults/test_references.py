@@ -14,10 +14,10 @@ import pytest
 
 import grain_jax as grain
 from grain_jax._execution.ahead import RunAhead
-from grain_jax._execution.ahead_iterator import AheadIterator
 from grain_jax._execution.engine.pool import Pool
 from grain_jax._execution.pipeline import Pipeline
 from grain_jax._execution.positioned import Positioned
+from grain_jax._execution.prefetch_iterator import PrefetchIterator
 from grain_jax._execution.serial import Serial
 from tests.conftest import children
 
@@ -28,7 +28,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*without get_state and set_state"),
 ]
 
-KINDS = (Pool, Pipeline, Positioned, AheadIterator, RunAhead, Serial, grain.DataLoader)
+KINDS = (Pool, Pipeline, Positioned, PrefetchIterator, RunAhead, Serial, grain.DataLoader)
 
 
 class FailsAt21(grain.transforms.Map):

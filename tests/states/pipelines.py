@@ -84,9 +84,9 @@ def _device_put() -> Any:
 
 
 def _ahead() -> Any:
-    from grain_jax._execution.ahead_iterator import AheadIterator
+    from grain_jax._execution.prefetch_iterator import PrefetchIterator
 
-    return AheadIterator(_loader(Batch(5))(), lambda batch: batch + 1, 2)
+    return PrefetchIterator(_loader(Batch(5))(), lambda batch: batch + 1, 2)
 
 
 def _elastic() -> Any:

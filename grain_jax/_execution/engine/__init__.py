@@ -1,13 +1,13 @@
 """The engine: an ordered parallel map over small tasks, in worker processes that share memory.
 
-It knows nothing of datasets. A `Program` is sent to the workers once; a task is `(kind, payload,
+It knows nothing of datasets. A `Program` is sent to the workers once; a task is `(stage, payload,
 inputs)`; its outputs come back as a `Bundle` of arrays that lie in shared memory. One process
 starts the next: trainer, zygote (one per trainer), helper (one per pool), workers.
 
     pool.py      what the trainer holds: `Pool`, waiting, the life of the processes
     ledger.py    tasks and attempts: sent, answered, lost with a worker, sent again
     bundle.py    the outputs of one task
-    slots.py     which slots are free, which lent; the byte budget
+    slots.py     which slots are free, which owned; the byte budget
     launch.py    start and share the zygote, the environment of workers, `keep_alive`, `supported`
     process.py   what is started as a program, and why it could not be
     helper.py    the zygote and the helper: start workers, report deaths, end with the trainer

@@ -60,7 +60,7 @@ class Ledger:
         self._flying: dict[int, tuple[Task, int]] = {}  # attempt -> its task and slot
         self._waiting: deque[Task] = deque()  # could not be sent yet
         self._pending = Pending()
-        self._limbo: set[int] = set()  # attempts that a worker may have taken to its grave
+        self._doubtful: set[int] = set()  # attempts that a worker may have taken and not told of
         self._latest: dict[int, int] = {}  # row -> last attempt that its worker reported
         self._lost_starts: dict[int, int] = {}  # row -> deaths in a row, all while loading
         self._lost_helpers = 0  # since any worker has reported
@@ -75,12 +75,12 @@ class Ledger:
     # What the owner asks for.
 
     def add(
-        self, kind: int, payload: Any, inputs: Sequence[tuple[Bundle, Sequence[int]]], label: str
+        self, stage: int, payload: Any, inputs: Sequence[tuple[Bundle, Sequence[int]]], label: str
     ) -> int:
         """Hands a task out, now or when there is room, and returns its ticket."""
         if any(bundle.pool != self._registry.token for bundle, _ in inputs):
             raise InvalidValueError("a bundle can be the input of its own pool only")
-        task = Task(next(self._tickets), kind, payload, inputs, label, self._registry)
+        task = Task(next(self._tickets), stage, payload, inputs, label, self._registry)
         self._open[task.ticket] = task
         self._waiting.append(task)
         self.flush()
@@ -118,7 +118,7 @@ class Ledger:
     def forget(self) -> None:
         """Forgets all tasks; their slots come back when their attempts have reported."""
         self._table.generation += 1
-        self._limbo.update(self._flying)  # an exception may have torn us from a report
+        self._doubtful.update(self._flying)  # an exception may have torn us from a report
         self._open.clear()
         self._answers.clear()
         self._waiting.clear()
@@ -201,13 +201,13 @@ class Ledger:
             return
         self._lost_helpers = 0
         self._latest[row] = attempt
-        if self._limbo:
-            self._settle_limbo()
+        if self._doubtful:
+            self._settle_doubtful()
         flight = self._flying.pop(attempt, None)
         if flight is None:
             return  # of a helper that is gone
         task, slot = flight
-        self._limbo.discard(attempt)
+        self._doubtful.discard(attempt)
         self._slots.grown(slot, end)
         if status & wire.RETAINED:
             self._slots.suspects.update((slot, *(bundle.place[0] for bundle, _ in task.inputs)))
@@ -230,7 +230,7 @@ class Ledger:
     def _bundle(self, place: tuple[int, int, int, int]) -> Bundle | BaseException:
         slot, _, _, end = place
         memory = self._arena.memory(slot, end)
-        self._slots.lend(slot, memory)
+        self._slots.hand_out(slot, memory)
         self._slots.trim(keep=self._capacity - len(self._flying))
         try:
             return Bundle(self._registry.token, place, memory, self._registry)
@@ -245,11 +245,11 @@ class Ledger:
             return False
         # What is under way and a few results in use never count, however large they are.
         waiting = sum(isinstance(a, Bundle) and not a.moved for a in self._answers.values())
-        return self._slots.lent - waiting > self._capacity
+        return self._slots.owned - waiting > self._capacity
 
     # Deaths.
 
-    def bury(self, number: int, pid: int, exit_code: int) -> bool:
+    def lose_worker(self, number: int, pid: int, exit_code: int) -> bool:
         """Takes note of a dead and reaped worker; whether another one makes sense."""
         self.drain()  # what it has sent counts
         row = self._first_row + number
@@ -274,7 +274,7 @@ class Ledger:
 
     def _lose(self, attempt: int, worker: str, exit_code: int) -> None:
         task, slot = self._flying.pop(attempt)
-        self._limbo.discard(attempt)
+        self._doubtful.discard(attempt)
         self._slots.release(slot)  # its worker is reaped: nobody writes there any more
         if self._is_open(task) and self._may_try_again(
             task, f"the last was {worker}, with {faults.death(exit_code)}"
@@ -300,18 +300,18 @@ class Ledger:
         cells = [self._table.read(row) for row in range(self._table.rows)]
         held = {attempt for state, attempt, _, _ in cells if state == table.RUNNING}
         for attempt, (task, _) in sorted(self._flying.items(), reverse=True):
-            if attempt not in held and attempt not in self._limbo:
-                self._limbo.add(attempt)
+            if attempt not in held and attempt not in self._doubtful:
+                self._doubtful.add(attempt)
                 if self._is_open(task):
                     self._waiting.appendleft(task)
 
-    def _settle_limbo(self) -> None:
+    def _settle_doubtful(self) -> None:
         # Tasks are taken in the order sent. When every worker has reported a later attempt, none
         # will report this one any more.
         rows = range(self._first_row, self._first_row + self._workers)
         passed = min(self._latest.get(row, 0) for row in rows)
-        for attempt in [attempt for attempt in self._limbo if attempt < passed]:
-            self._limbo.discard(attempt)
+        for attempt in [attempt for attempt in self._doubtful if attempt < passed]:
+            self._doubtful.discard(attempt)
             self._slots.release(self._flying.pop(attempt)[1])
 
     def abandon(self, dead: bool, how: str = "") -> bool:
@@ -338,7 +338,7 @@ class Ledger:
         tasks, slots = [[*part] for part in zip(*self._flying.values(), strict=True)] or ([], [])
         self._orphans.append(Orphans(rows, tasks, slots, lambda row: self._table.read(row)[3]))
         self._flying.clear()
-        self._limbo.clear()
+        self._doubtful.clear()
         self._latest.clear()
         self._waiting = deque(again[ticket] for ticket in sorted(again))
         if self._lost_helpers > self._restarts:

@@ -42,13 +42,13 @@ _unsafe: set[tuple[str, ...]] = set()  # modules after whose import no worker ca
 class Program(Protocol):
     """What workers run: picklable by cloudpickle, loaded once, then called for every task.
 
-    It may have a method `before(kind, payload, outputs, info, row, error)`, which returns what is
+    It may have a method `before(stage, payload, outputs, info, row, error)`, which returns what is
     left of outputs and info if output number `row` cannot be sent, or raises the error. If it has
     a true attribute `closes`, workers call its `finish()` as they end, unless they are killed.
     """
 
     def run(
-        self, kind: int, payload: Any, inputs: list[Any], allocate: Allocate
+        self, stage: int, payload: Any, inputs: list[Any], allocate: Allocate
     ) -> tuple[list[Any], Any]:
         """Returns the outputs of one task, any picklable trees, and a small picklable `info`."""
         ...
@@ -177,7 +177,7 @@ class Pool:
 
     def submit(
         self,
-        kind: int,
+        stage: int,
         payload: Any,
         inputs: Sequence[tuple[Bundle, Sequence[int]]] = (),
         label: str = "",
@@ -185,7 +185,7 @@ class Pool:
         """Hands a task out and returns its ticket, without waiting.
 
         Args:
-            kind: passed to `Program.run`.
+            stage: passed to `Program.run`.
             payload: passed to `Program.run`; small.
             inputs: rows of bundles, which `Program.run` gets as one list, in this order.
             label: what error texts call the task, "positions 32..47" for example.
@@ -194,7 +194,7 @@ class Pool:
         with self._lock:
             self._check_open()
             self._mend()
-            return self._ledger.add(kind, payload, inputs, label)
+            return self._ledger.add(stage, payload, inputs, label)
 
     def result(self, ticket: int, block: bool = True) -> Bundle | None:
         """Returns the bundle of a ticket, once; None only without `block`: if there is none yet.
@@ -371,7 +371,7 @@ class Pool:
             self._ledger.broken = faults.unpack_exception(
                 rest[0], "the process that loads the pipeline"
             )
-        elif what == "died" and self._ledger.bury(*rest):
+        elif what == "died" and self._ledger.lose_worker(*rest):
             self._helper.start_worker(rest[0])
 
     def _lose_helper(self) -> None:

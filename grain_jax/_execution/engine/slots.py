@@ -66,7 +66,7 @@ class Slots:
             self._bytes[slot] = size
             self._resident += size - before
 
-    def lend(self, slot: int, memory: Memory) -> None:
+    def hand_out(self, slot: int, memory: Memory) -> None:
         """Notes that the slot is free again when `memory` is gone."""
         reference = _Lent(memory, self._returned.append)
         reference.slot = slot
@@ -111,7 +111,7 @@ class Slots:
             self.suspects.difference_update(self._free)
 
     @property
-    def lent(self) -> int:
+    def owned(self) -> int:
         """How many slots hold results that somebody may look at."""
         self.collect()
         return len(self._lent)

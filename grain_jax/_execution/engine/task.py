@@ -21,12 +21,12 @@ class Task:
     each attempt finds a copy of them at the start of its own slot.
     """
 
-    __slots__ = ("_kind", "_packed", "_payload", "deaths", "inputs", "label", "ticket")
+    __slots__ = ("_packed", "_payload", "_stage", "deaths", "inputs", "label", "ticket")
 
     def __init__(
         self,
         ticket: int,
-        kind: int,
+        stage: int,
         payload: Any,
         inputs: Sequence[tuple[Bundle, Sequence[int]]],
         label: str,
@@ -36,7 +36,7 @@ class Task:
         self.inputs = inputs
         self.label = label
         self.deaths = 0
-        self._kind = kind
+        self._stage = stage
         self._payload = payload
         self._packed = self._pack(registry)
 
@@ -53,7 +53,7 @@ class Task:
                 end = base + extent
                 moved.append((base, bundle))
             places.append((slot, base, extent, offset, [int(row) for row in rows]))
-        return wire.dumps((self._kind, self._payload, places), registry), moved, end
+        return wire.dumps((self._stage, self._payload, places), registry), moved, end
 
     def write(self, arena: Arena, slot: int, registry: wire.Registry) -> tuple[int, int, bytes]:
         """Writes to the slot of an attempt what does not fit into a message.

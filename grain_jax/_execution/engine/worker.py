@@ -142,7 +142,7 @@ class _Worker:
 
     def run(self, slot: Slot, body: Any, inputs: dict[int, Memory]) -> tuple[int, int]:
         """Runs the program on one task and writes its outputs to the slot."""
-        kind, payload, sources = pickle.loads(body)
+        stage, payload, sources = pickle.loads(body)
         rows: list[Any] = []
         for index, base, extent, offset, chosen in sources:
             memory = inputs.get(index)
@@ -153,7 +153,7 @@ class _Worker:
             outputs = wire.decode_outputs(memory.part(base, extent) if base else memory, offset)
             rows.extend(outputs[row] for row in chosen)
             del memory, outputs
-        outputs, info = self.program.run(kind, payload, rows, slot.allocate)
+        outputs, info = self.program.run(stage, payload, rows, slot.allocate)
         if self.watch is not None and not self.watch.look():
             self.watch = None
         try:
@@ -163,7 +163,7 @@ class _Worker:
         before = getattr(self.program, "before", None)
         if before is None:
             raise error
-        outputs, info = before(kind, payload, outputs, info, row, error)
+        outputs, info = before(stage, payload, outputs, info, row, error)
         return self._encode(outputs, info, slot)
 
     def _encode(self, outputs: Any, info: Any, slot: Slot) -> tuple[int, int]:

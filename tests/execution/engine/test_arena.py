@@ -82,7 +82,7 @@ def test_free_slots_are_used_again_the_warm_one_first(file: arena.Arena) -> None
     assert second is not None
     memory = file.memory(first, 100)
     array = np.ndarray((3,), np.uint8, memory)
-    book.lend(first, memory)
+    book.hand_out(first, memory)
     book.release(second)
     del memory
     assert book.acquire() == second
@@ -222,7 +222,7 @@ def test_where_no_memory_is_left_the_slot_is_not_used_again(
     slot = owner.acquire()
     assert slot is not None
     memory = file.memory(slot, 100)
-    owner.lend(slot, memory)
+    owner.hand_out(slot, memory)
     memory.is_seen = True
 
     def full(*_: object) -> int:

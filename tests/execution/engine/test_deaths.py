@@ -89,7 +89,7 @@ def test_workers_killed_again_and_again_lose_nothing() -> None:
             if victims:
                 os.kill(victims[-1], signal.SIGKILL)
     pool.cancel()
-    for value in range(20):  # by now nothing is in limbo and slots circulate
+    for value in range(20):  # by now nothing is in doubt and slots circulate
         ask(pool, programs.fill, value)
     assert pool._ledger._slots._fresh < 40
     pool.close()

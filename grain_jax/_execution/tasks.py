@@ -1,4 +1,4 @@
-"""Stages: the outputs of one stage of a plan, in order, made by an executor that works ahead."""
+"""Tasks: the outputs of one stage of a plan, in order, made by an executor that works ahead."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from grain_jax._execution.runs import END, PENDING, Feed, Held, Places, Run, Str
 from grain_jax._execution.silence import Silence
 from grain_jax._values import errors
 
-__all__ = ["Stage"]
+__all__ = ["Tasks"]
 
 _LONG_RUN = 1_000
 """After so many records left out in a row they are judged, though no output follows yet."""
 
 
-class Stage:
+class Tasks:
     """The outputs of one stage; tasks run ahead up to what the executor can use.
 
     Args:
       executor: who does the tasks.
-      kind: number of the stage in the executor's program.
+      stage: number of the stage in the executor's program.
       feed: where the tasks come from.
       skip: outputs of the first unit that were delivered before.
       depth: tasks in flight.
@@ -42,14 +42,14 @@ class Stage:
     def __init__(
         self,
         executor: Executor,
-        kind: int,
+        stage: int,
         feed: Feed,
         skip: int,
         depth: int,
         parents: Sequence[Stream] = (),
     ) -> None:
         self._executor = executor
-        self._kind = kind
+        self._stage = stage
         self._feed = feed
         self._skip = skip
         self._depth = depth
@@ -123,7 +123,7 @@ class Stage:
         return True
 
     def _put(self, task: Task) -> int:
-        return self._executor.submit(self._kind, task.payload, task.inputs, task.label)
+        return self._executor.submit(self._stage, task.payload, task.inputs, task.label)
 
     def _unpack(self, task: Any, bundle: Bundle) -> None:
         outcome: Outcome = bundle.info

@@ -1,4 +1,4 @@
-"""Segments: where a pipeline is cut, and what a unit of a segment gives."""
+"""Stages: where a pipeline is cut, and what a unit of a stage gives."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from grain_jax import transforms
 from grain_jax._algebra import sources, steps
 from grain_jax._algebra.blocks import Block
-from grain_jax._datasets import nodes, plan, roots, segments
+from grain_jax._datasets import nodes, plan, roots, stages
 from grain_jax._values import randomness
 
 MAKERS: dict[str, Any] = {
@@ -39,9 +39,9 @@ def made(*kinds: str) -> list[steps.Step]:
 
 
 @pytest.mark.parametrize(
-    ("kinds", "sparse", "expected"),
+    ("kinds", "gaps", "expected"),
     [
-        # For each segment: steps, elements in a unit, and whether each unit gives one output.
+        # For each stage: steps, elements in a unit, and whether each unit gives one output.
         ([], False, [(0, 1, True)]),
         (["map", "batch4", "map"], False, [(3, 4, True)]),
         (["batch2", "batch3"], False, [(2, 6, True)]),
@@ -61,17 +61,17 @@ def made(*kinds: str) -> list[steps.Step]:
     ],
 )
 def test_where_pipelines_are_cut(
-    kinds: list[str], sparse: bool, expected: list[tuple[int, int, bool]]
+    kinds: list[str], gaps: bool, expected: list[tuple[int, int, bool]]
 ) -> None:
-    found = segments.cut(made(*kinds), sparse=sparse)
+    found = stages.cut(made(*kinds), gaps=gaps)
     assert [(len(s.steps), s.unit, s.counted) for s in found] == expected
     assert [s.number for s in found] == list(range(len(found)))
-    titles = [step.title for segment in found for step in segment.steps]
+    titles = [step.title for stage in found for step in stage.steps]
     assert titles == [step.title for step in made(*kinds)]
 
 
 def test_what_runs_in_the_trainer_is_a_segment_of_its_own() -> None:
-    found = segments.cut(made("map", "batch2", "map"), local_from=2)
+    found = stages.cut(made("map", "batch2", "map"), local_from=2)
     assert [(len(s.steps), s.local) for s in found] == [(2, False), (1, True)]
 
 
@@ -86,12 +86,12 @@ def test_what_runs_in_the_trainer_is_a_segment_of_its_own() -> None:
     ],
 )
 def test_who_needs_every_element(kinds: list[str], expected: bool) -> None:
-    assert segments.cut(made(*kinds))[0].needs_all == expected
+    assert stages.cut(made(*kinds))[0].needs_all == expected
 
 
 def test_when_a_source_may_stack() -> None:
     def stacks(*todo: steps.Step) -> bool:
-        return segments.cut(list(todo))[0].stacks_records
+        return stages.cut(list(todo))[0].stacks_records
 
     plain = steps.step_for("batch", transforms.Batch(2), number=1)
     assert stacks(plain)
@@ -105,7 +105,7 @@ def test_when_a_source_may_stack() -> None:
 @pytest.mark.parametrize("size", [1, 3])
 def test_random_steps_behind_steps_that_change_counts(size: int) -> None:
     """Every element of a batch may come from another output of the same record."""
-    first, second = segments.cut(made("flat_map", f"batch{size}", "random_map"))
+    first, second = stages.cut(made("flat_map", f"batch{size}", "random_map"))
     elements = first.run(Block([2, 1, 5], [7, 8, 9]), None, 0)
     assert elements.data == [2, 2, 1, 5, 5]
     assert elements.outputs == [0, 1, 0, 0, 1]
@@ -119,26 +119,26 @@ def test_random_steps_behind_steps_that_change_counts(size: int) -> None:
 
 
 def test_a_stacked_unit_stands_where_its_last_record_stands() -> None:
-    segment = segments.cut(
+    stage = stages.cut(
         [steps.step_for("batch", transforms.Batch(3), number=1), *made("random_map")]
     )[0]
     rngs = [np.random.default_rng(i) for i in range(3)]
     where = Block([], [4, 6, 8], rngs=list(rngs), ordinal=9, describe=lambda p: f"here {p}")
-    out = segment.run_stacked(np.zeros(3), where, 0)
+    out = stage.run_stacked(np.zeros(3), where, 0)
     assert out.data == [int(np.random.default_rng(2).integers(2**40))]
     assert (list(out.positions), out.ordinal) == ([8], 3)
     assert out.where(0) == "here 8"
 
 
 def test_process_wide_draws_depend_on_the_unit() -> None:
-    def segment(*todo: steps.Step) -> segments.Segment:
-        return segments.cut(list(todo))[0]
+    def stage(*todo: steps.Step) -> stages.Stage:
+        return stages.cut(list(todo))[0]
 
     drawing = steps.step_for("map", lambda x: (x, random.random()), number=1)
     batch = steps.step_for("batch", transforms.Batch(2, batch_fn=list), number=2)
     state = random.getstate()
     try:
-        one = segment(drawing, batch)
+        one = stage(drawing, batch)
         assert one.seeded
         whole = one.run(Block([5, 6], [0, 1]), None, 3).data
         random.random()
@@ -147,15 +147,15 @@ def test_process_wide_draws_depend_on_the_unit() -> None:
         assert one.run(Block([5, 6], [0, 1]), None, 4).data != whole
     finally:
         random.setstate(state)
-    assert not segment(*made("map", "batch2")).seeded
+    assert not stage(*made("map", "batch2")).seeded
 
 
 def test_a_plan_asks_its_root_whether_elements_may_be_absent() -> None:
     node = nodes.SourceNode(sources.adapt([1, 2, 3]))
     gaps = nodes.StepNode(node, made("filter")[0])
     todo = made("batch2")
-    assert len(plan.Plan(roots.NodeRoot(node), todo).segments()) == 1
-    assert len(plan.Plan(roots.NodeRoot(node), todo).segments(sparse=True)) == 2
-    assert len(plan.Plan(roots.NodeRoot(gaps), todo).segments()) == 2
-    assert len(plan.Plan(roots.NodeRoot(gaps, allow_nones=True), todo).segments()) == 1
-    assert len(plan.Plan(plan.Upstream([1]), todo).segments()) == 1
+    assert len(plan.Plan(roots.NodeRoot(node), todo).stages()) == 1
+    assert len(plan.Plan(roots.NodeRoot(node), todo).stages(gaps=True)) == 2
+    assert len(plan.Plan(roots.NodeRoot(gaps), todo).stages()) == 2
+    assert len(plan.Plan(roots.NodeRoot(gaps, allow_nones=True), todo).stages()) == 1
+    assert len(plan.Plan(plan.Upstream([1]), todo).stages()) == 1

@@ -1,9 +1,9 @@
-"""Segments: the steps of a pipeline, cut where somebody has to count before the work goes on.
+"""Stages: the steps of a pipeline, cut where somebody has to count before the work goes on.
 
-A segment turns *units* into outputs, each unit by itself. For the first segment a unit is a
-record, or the records of a batch where a batch is made of a known number of them. A later segment
+A stage turns *units* into outputs, each unit by itself. For the first stage a unit is a
+record, or the records of a batch where a batch is made of a known number of them. A later stage
 exists where a batch follows a step that changes counts (a filter, a flat-map), and where elements
-of other streams are grouped. Its units are groups of outputs of the segment before.
+of other streams are grouped. Its units are groups of outputs of the stage before.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from grain_jax._algebra.groupings.batch import Batch
 from grain_jax._algebra.measures import MeasureStep
 from grain_jax._algebra.steps import Step
 
-__all__ = ["HERE", "Segment", "cut"]
+__all__ = ["HERE", "Stage", "cut"]
 
 _BATCHED = 1 << 31
-"""Which part of a pipeline draws for batches: above the numbers of segments, those of records."""
+"""Which part of a pipeline draws for batches: above the numbers of stages, those of records."""
 
 HERE = -1
 """In place of the number of the first step that must run in the trainer's process: all must."""
 
 
 @dataclasses.dataclass
-class Segment:
+class Stage:
     """Steps that act on one unit at a time.
 
     Attributes:
@@ -37,8 +37,8 @@ class Segment:
       batches: size and drop_remainder of the batches, innermost first, whose records make one unit.
       counted: whether every unit gives exactly one output.
       drawing: titles of the steps that may draw from the process-wide generators.
-      number: how many segments an element has come through before.
-      kind: number of the segment in the program that workers run.
+      depth: how many stages an element has come through before.
+      number: of the stage in the program that workers run.
       local: whether it must run in the trainer's process.
       group: what decides on groups of elements of other streams, where units are such groups.
       origin: where the elements of the whole pipeline come from.
@@ -51,8 +51,8 @@ class Segment:
     steps: list[steps.Step]
     batches: list[tuple[int, bool]]
     counted: bool
+    depth: int = 0
     number: int = 0
-    kind: int = 0
     local: bool = False
     drawing: tuple[str, ...] = ()
     group: Grouping | None = None
@@ -162,7 +162,7 @@ class Segment:
         """
 
         def start(position: int, output: int) -> None:
-            global_random.seed_for(seed, position, output, self.number)
+            global_random.seed_for(seed, position, output, self.depth)
 
         if self.grouping is None:
             return [], one_by_one(
@@ -179,7 +179,7 @@ class Segment:
         if head:
             block = one_by_one(block, lambda one: _run(head, one, None), start)
         if any(step.title in self.drawing for step in tail):
-            global_random.seed_for(seed, last, output, _BATCHED + self.number)
+            global_random.seed_for(seed, last, output, _BATCHED + self.depth)
         return tail, block
 
     def _left(self, todo: list[Step], block: Block) -> Block:
@@ -219,39 +219,39 @@ def _run(
 def cut(
     todo: Sequence[steps.Step],
     *,
-    sparse: bool = False,
+    gaps: bool = False,
     local_from: int | None = None,
     group: tuple[Grouping, steps.Step] | None = None,
-    number: int = 0,
-) -> list[Segment]:
-    """Cuts a pipeline into segments.
+    depth: int = 0,
+) -> list[Stage]:
+    """Cuts a pipeline into stages.
 
     Args:
       todo: the steps, in order.
-      sparse: whether elements may be absent before the first step.
+      gaps: whether elements may be absent before the first step.
       local_from: number of the first step that must run in the trainer's process; None for none.
       group: what makes the elements out of those of other streams, before the first step.
-      number: that of the first segment.
+      depth: that of the first stage.
     """
-    segments = [Segment([], [], counted=not sparse, number=number, local=local_from == HERE)]
+    stages = [Stage([], [], counted=not gaps, depth=depth, local=local_from == HERE)]
     if group is not None:
-        segments[0].group, segments[0].steps = group[0], [group[1]]
+        stages[0].group, stages[0].steps = group[0], [group[1]]
     for place, step in enumerate(todo):
-        current = segments[-1]
+        current = stages[-1]
         counts = step.counts == "groups" or step.needs_ordinal
         if place == local_from or (counts and (not current.counted or current.group is not None)):
-            current = Segment([], [], counted=True, number=number + len(segments))
-            segments.append(current)
+            current = Stage([], [], counted=True, depth=depth + len(stages))
+            stages.append(current)
         current.local = local_from is not None and place >= local_from
         current.steps.append(step)
         if isinstance(step, steps.BatchStep):
             current.batches.append((step.size, step.drop))
         elif step.counts != "same":
             current.counted = False
-    for segment in segments:
-        segment.drawing = tuple(
+    for stage in stages:
+        stage.drawing = tuple(
             step.title
-            for step in segment.steps
+            for step in stage.steps
             if step.function is not None and global_random.may_draw(step.function)
         )
-    return segments
+    return stages

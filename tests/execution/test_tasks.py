@@ -15,7 +15,7 @@ from grain_jax._datasets.program import Program
 from grain_jax._execution import grouped, inline
 from grain_jax._execution.leaves import Records
 from grain_jax._execution.runs import END, PENDING, Cursor, Run
-from grain_jax._execution.stages import Stage
+from grain_jax._execution.tasks import Tasks
 
 
 class Slow:
@@ -62,9 +62,9 @@ def copies(x: int) -> list[int]:
     return [x] * (x % 3)
 
 
-def start_of(segments: list[Any]) -> Cursor:
+def start_of(stages: list[Any]) -> Cursor:
     cursor: Cursor = (0, 0)
-    for _ in segments[1:]:
+    for _ in stages[1:]:
         cursor = ((cursor,), (0, 0), 0), 0
     return cursor
 
@@ -74,24 +74,24 @@ def build(
     source: Any = range(20),
     cursor: Cursor | None = None,
     root: Any = None,
-) -> tuple[Stage, Slow]:
+) -> tuple[Tasks, Slow]:
     root = root or roots.NodeRoot(nodes.SourceNode(sources.adapt(source)))
     pipeline = Plan(root, todo)
-    segments = pipeline.segments()
-    executor = Slow(Program(pipeline, segments))
-    lane = schedule.lane(20, batches=segments[0].batches)
+    stages = pipeline.stages()
+    executor = Slow(Program(pipeline, stages))
+    lane = schedule.lane(20, batches=stages[0].batches)
 
-    def stage(place: int, cursor: Cursor) -> Stage:
+    def stage(place: int, cursor: Cursor) -> Tasks:
         if not place:
             head = Records(root, lane, cursor[0], is_eager=True)
-            return Stage(executor, 0, head, cursor[1], 4)
+            return Tasks(executor, 0, head, cursor[1], 4)
         parent = stage(place - 1, cursor[0][0][0])
-        grouping = Batch(tuple(segments[place].batches))
-        size = segments[place].unit
+        grouping = Batch(tuple(stages[place].batches))
+        size = stages[place].unit
         groups = grouped.Groups([parent], grouping, cursor[0], size, local=True)
-        return Stage(executor, place, groups, cursor[1], 4, [parent])
+        return Tasks(executor, place, groups, cursor[1], 4, [parent])
 
-    return stage(len(segments) - 1, cursor or start_of(segments)), executor
+    return stage(len(stages) - 1, cursor or start_of(stages)), executor
 
 
 class Output:

@@ -13,14 +13,14 @@ from typing import Any, Generic, Self, TypeAlias, TypeVar
 from grain_jax._execution.ahead import RunAhead, refuse_in_fork
 from grain_jax._execution.farewell import Once, call_within
 from grain_jax._execution.here import RunHere
-from grain_jax._execution.lending import Lent, Owner, borrow, refuse_lent, require_state
+from grain_jax._execution.ownership import Owned, Owner, refuse_owned, require_state, take_over
 from grain_jax._values import forks
 from grain_jax._values.checkpointable import StatefulCheckpointable
 from grain_jax._values.closing import Closing
 from grain_jax._values.errors import ClosedError, InvalidTypeError
 from grain_jax._values.faults import strip, user_traceback, with_traceback
 
-__all__ = ["SKIP", "AheadIterator", "known_length"]
+__all__ = ["SKIP", "PrefetchIterator", "known_length"]
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ _NOWHERE: Any = object()
 _PATIENCE, _SHORT_PATIENCE, _CLOSING, _CLOSED_AFTER = 0.45, 0.1, 0.3, 0.9
 
 
-class AheadIterator(Closing, StatefulCheckpointable, Generic[T]):
+class PrefetchIterator(Closing, StatefulCheckpointable, Generic[T]):
     """Iterates over `source` once, reading it and converting its elements in a thread.
 
     Reading starts at the first `next` or `start_prefetch`. An error of the source arrives in its
@@ -59,14 +59,14 @@ class AheadIterator(Closing, StatefulCheckpointable, Generic[T]):
     ) -> None:
         iterator = _iterate(source)
         self._iterator = iterator
-        self._borrower = _Borrower(self)
-        self._lent = borrow(iterator, self._borrower)
-        self._is_fresh = self._lent.is_fresh
+        self._answering = _Answering(self)
+        self._upstream = take_over(iterator, self._answering)
+        self._is_fresh = self._upstream.is_fresh
         self._convert = convert
         self._buffer_size = buffer_size
         # The iterator over a collection is made here, and so is ours to close.
         self._made = iterator is not source
-        self._unblocks = [Once(self._lent.close)]
+        self._unblocks = [Once(self._upstream.close)]
         if close_source and self._made and hasattr(source, "close"):
             self._unblocks.append(Once(source.close))
         self._closes = self._unblocks if close_source or self._made else []
@@ -89,7 +89,7 @@ class AheadIterator(Closing, StatefulCheckpointable, Generic[T]):
         return self
 
     def __next__(self) -> T:
-        refuse_lent(self, self._owner)
+        refuse_owned(self, self._owner)
         try:
             return self._next()
         except BaseException as error:
@@ -128,7 +128,7 @@ class AheadIterator(Closing, StatefulCheckpointable, Generic[T]):
         if self._owner is not None:
             return self._owner.get_state(self._own_state)
         refuse_in_fork(self._pid)
-        require_state(self._iterator, self._lent.has_state)
+        require_state(self._iterator, self._upstream.has_state)
         return self._own_state()
 
     def set_state(self, state: Any) -> None:
@@ -209,11 +209,11 @@ class AheadIterator(Closing, StatefulCheckpointable, Generic[T]):
 
     # The rest is how it runs.
 
-    def _lend(self, owner: Owner) -> Lent:
-        refuse_lent(self, self._owner)
+    def _hand_over(self, owner: Owner) -> Owned:
+        refuse_owned(self, self._owner)
         self._check()
         self._owner = owner
-        return _Loan(self)
+        return _Held(self)
 
     def _next(self) -> T:
         with self._lock:
@@ -230,7 +230,7 @@ class AheadIterator(Closing, StatefulCheckpointable, Generic[T]):
                 # An error here leaves the element pending, so that it is not lost.
                 delivered = self._deliver(element)
                 # Handed over: no call may follow, as Ctrl-C could come after it.
-                self._borrower.state = state
+                self._answering.state = state
                 self._pending = None
                 return delivered  # type: ignore[no-any-return]
             except Exception:
@@ -243,7 +243,7 @@ class AheadIterator(Closing, StatefulCheckpointable, Generic[T]):
         except StopIteration:
             more = self._deliver_end()
             if more is not None:
-                return more, self._lent.state(), -1
+                return more, self._upstream.state(), -1
             self._exhausted = True
             raise
 
@@ -266,7 +266,7 @@ class AheadIterator(Closing, StatefulCheckpointable, Generic[T]):
 
     def _peek(self) -> T:
         """Returns the next element, which stays the next; an error or the end stay so, too."""
-        refuse_lent(self, self._owner)
+        refuse_owned(self, self._owner)
         with self._lock, _UnlessClosed(self):
             if self._exhausted and self._pending is None:
                 raise StopIteration
@@ -277,10 +277,10 @@ class AheadIterator(Closing, StatefulCheckpointable, Generic[T]):
         run = self._run
         if run is None:
             self._halt()
-            position = self._borrower.state = self._position()
-            origin = position if self._rewind and self._lent.has_state else _NOWHERE
-            produce = _Producer(self._lent, self._convert, origin)
-            if draws := self._lent.draws:
+            position = self._answering.state = self._position()
+            origin = position if self._rewind and self._upstream.has_state else _NOWHERE
+            produce = _Producer(self._upstream, self._convert, origin)
+            if draws := self._upstream.draws:
                 run = RunHere(produce, self._buffer_size, draws)
             else:
                 run = RunAhead(produce, self._buffer_size)
@@ -306,17 +306,17 @@ class AheadIterator(Closing, StatefulCheckpointable, Generic[T]):
 
     def _move_to(self, state: Any) -> None:
         with _UnlessClosed(self):
-            require_state(self._iterator, self._lent.has_state)
+            require_state(self._iterator, self._upstream.has_state)
             self._halt()
-            self._lent.set_state(self._decode(state))
+            self._upstream.set_state(self._decode(state))
             self._moved(state)
-            self._borrower.state = self._lent.state()
+            self._answering.state = self._upstream.state()
             self._rewind = self._exhausted = False
 
     def _position(self) -> Any:
         """The source's state at the last element delivered; before the first run, its own."""
-        state = self._borrower.state
-        return self._lent.state() if state is _NOWHERE else state
+        state = self._answering.state
+        return self._upstream.state() if state is _NOWHERE else state
 
     def _own_state(self) -> Any:
         return self._encode(copy.deepcopy(self._position()))
@@ -338,7 +338,7 @@ class _UnlessClosed:
 
     __slots__ = ("_check",)
 
-    def __init__(self, iterator: AheadIterator[Any]) -> None:
+    def __init__(self, iterator: PrefetchIterator[Any]) -> None:
         self._check = iterator._check
 
     def __enter__(self) -> None:
@@ -349,13 +349,13 @@ class _UnlessClosed:
             self._check()
 
 
-class _Borrower:
+class _Answering:
     """Answers for the position of the source, which it refers to as little as to the iterator.
 
     The source refers to this, and would otherwise be part of a cycle that only a collection ends.
     """
 
-    def __init__(self, outer: AheadIterator[Any]) -> None:
+    def __init__(self, outer: PrefetchIterator[Any]) -> None:
         self.state: Any = _NOWHERE
         self._outer = weakref.ref(outer)
 
@@ -371,20 +371,20 @@ class _Borrower:
     def start_prefetch(self) -> None:
         self._living().start_prefetch()
 
-    def _living(self) -> AheadIterator[Any]:
+    def _living(self) -> PrefetchIterator[Any]:
         outer = self._outer()
         if outer is None:
             raise ClosedError("the iterator that this one was given to is gone. Make both anew.")
         return outer
 
 
-class _Loan:
-    """An `AheadIterator` in the hands of its own borrower."""
+class _Held:
+    """An `PrefetchIterator` in the hands of its own owner."""
 
-    def __init__(self, iterator: AheadIterator[Any]) -> None:
+    def __init__(self, iterator: PrefetchIterator[Any]) -> None:
         self._iterator = iterator
-        self.has_state = iterator._lent.has_state
-        self.draws = iterator._lent.draws
+        self.has_state = iterator._upstream.has_state
+        self.draws = iterator._upstream.draws
         self.is_fresh = iterator._is_fresh
         self.next = iterator._next
         self.close = iterator.close
@@ -401,18 +401,18 @@ class _Loan:
 class _Producer(Generic[T]):
     """What the thread calls: the next element, converted, and the position after it."""
 
-    def __init__(self, lent: Lent, convert: Callable[[Any], T], origin: Any) -> None:
-        self._lent = lent
+    def __init__(self, owned: Owned, convert: Callable[[Any], T], origin: Any) -> None:
+        self._upstream = owned
         self._convert = convert
         self._origin = origin
 
     def __call__(self) -> tuple[T, Any]:
         if self._origin is not _NOWHERE:
-            self._lent.set_state(self._origin)
+            self._upstream.set_state(self._origin)
             self._origin = _NOWHERE
         while True:
-            element = self._lent.next()
-            state = self._lent.state()
+            element = self._upstream.next()
+            state = self._upstream.state()
             converted = self._convert(element)
             if converted is not SKIP:
                 return converted, state

@@ -1,8 +1,8 @@
 """Iterators that are given to another iterator, which reads them ahead of its own user.
 
-A lent iterator belongs to its borrower: its own `next` raises, and its state methods act on what
-the borrower has delivered. An iterator of this library takes part with one method,
-`_lend(owner) -> Lent`; of any other iterator nothing is asked.
+An owned iterator belongs to its owner: its own `next` raises, and its state methods act on what
+the owner has delivered. An iterator of this library takes part with one method,
+`_hand_over(owner) -> Owned`; of any other iterator nothing is asked.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Any, Protocol
 
 from grain_jax._values.errors import ClosedError, InvalidTypeError
 
-__all__ = ["Lent", "Owner", "borrow", "refuse_lent", "require_state"]
+__all__ = ["Owned", "Owner", "refuse_owned", "require_state", "take_over"]
 
 
 class Owner(Protocol):
-    """Who answers for the position of a lent iterator, in that iterator's own kind of state."""
+    """Who answers for the position of an owned iterator, in that iterator's own kind of state."""
 
     def get_state(self, own: Callable[[], Any]) -> Any:
         """Returns the position of the last element that the user received.
 
         Args:
-          own: returns the position of the lent iterator, which is that before the first element.
+          own: returns the position of the owned iterator, which is that before the first element.
         """
 
     def set_state(self, state: Any) -> None:
@@ -33,8 +33,8 @@ class Owner(Protocol):
         """Starts reading ahead."""
 
 
-class Lent(Protocol):
-    """An iterator in the hands of its borrower."""
+class Owned(Protocol):
+    """An iterator in the hands of its owner."""
 
     has_state: bool
     draws: str
@@ -56,8 +56,8 @@ class Lent(Protocol):
         """Closes the iterator."""
 
 
-class _PlainLoan:
-    """An iterator that knows nothing of lending."""
+class _Plain:
+    """An iterator that knows nothing of ownership."""
 
     draws = ""  # it is as it is: nothing of ours seeds for it
     is_fresh = False  # it may hand out what its user had before, and goes on writing to
@@ -81,16 +81,16 @@ class _PlainLoan:
             close()
 
 
-def borrow(iterator: Iterator[Any], owner: Owner) -> Lent:
+def take_over(iterator: Iterator[Any], owner: Owner) -> Owned:
     """Returns the handle through which `owner` uses an iterator from now on."""
-    lend = getattr(iterator, "_lend", None)
-    if lend is None:
-        return _PlainLoan(iterator)
-    lent: Lent = lend(owner)
-    return lent
+    hand_over = getattr(iterator, "_hand_over", None)
+    if hand_over is None:
+        return _Plain(iterator)
+    owned: Owned = hand_over(owner)
+    return owned
 
 
-def refuse_lent(iterator: object, owner: Owner | None) -> None:
+def refuse_owned(iterator: object, owner: Owner | None) -> None:
     """Raises if an iterator has been given away.
 
     Raises:

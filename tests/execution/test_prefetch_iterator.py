@@ -1,4 +1,4 @@
-"""An iterator run ahead: positions, errors, lending, and what `close` closes."""
+"""An iterator run ahead: positions, errors, ownership, and what `close` closes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from grain_jax._execution.ahead_iterator import SKIP, AheadIterator
-from grain_jax._execution.lending import Lent, Owner, refuse_lent
+from grain_jax._execution.ownership import Owned, Owner, refuse_owned
+from grain_jax._execution.prefetch_iterator import SKIP, PrefetchIterator
 from grain_jax._values.errors import ClosedError, InvalidTypeError
 from tests.execution.test_ahead import no_thread_left, wait_until
 
@@ -55,12 +55,12 @@ class Counter:
 
 
 class LendingCounter(Counter):
-    """The same, as the iterators of the library take part in lending."""
+    """The same, as the iterators of the library take part in ownership."""
 
     owner: Owner | None = None
 
     def __next__(self) -> int:
-        refuse_lent(self, self.owner)
+        refuse_owned(self, self.owner)
         return super().__next__()
 
     def get_state(self) -> dict[str, int]:
@@ -73,8 +73,8 @@ class LendingCounter(Counter):
         else:
             super().set_state(dict(state))
 
-    def _lend(self, owner: Owner) -> Lent:
-        refuse_lent(self, self.owner)
+    def _hand_over(self, owner: Owner) -> Owned:
+        refuse_owned(self, self.owner)
         self.owner = owner
         iterator = self
 
@@ -100,8 +100,8 @@ class LendingCounter(Counter):
 
 def ahead(
     source: Any, convert: Any = lambda x: x, size: int = 3, **more: Any
-) -> AheadIterator[Any]:
-    return AheadIterator(source, convert, size, **more)
+) -> PrefetchIterator[Any]:
+    return PrefetchIterator(source, convert, size, **more)
 
 
 @pytest.mark.parametrize("source", [Counter, LendingCounter])
@@ -204,7 +204,7 @@ def test_a_source_without_state_is_asked_again_after_an_error() -> None:
 
 
 def test_an_error_on_the_way_to_the_user_loses_nothing() -> None:
-    class Picky(AheadIterator[int]):
+    class Picky(PrefetchIterator[int]):
         refusals = 1
 
         def _deliver(self, element: int) -> int:
@@ -233,7 +233,7 @@ def test_reading_starts_at_the_first_next_or_when_told() -> None:
     iterator.close()
 
 
-def test_a_lent_iterator_belongs_to_its_borrower() -> None:
+def test_an_owned_iterator_belongs_to_its_owner() -> None:
     inner = LendingCounter(9)
     with ahead(inner) as outer:
         assert [next(outer), next(outer)] == [0, 1]
@@ -247,7 +247,7 @@ def test_a_lent_iterator_belongs_to_its_borrower() -> None:
         assert list(outer) == [7, 8]
 
 
-def test_start_prefetch_of_a_lent_iterator_starts_its_borrower() -> None:
+def test_start_prefetch_of_an_owned_iterator_starts_its_owner() -> None:
     source = Counter(9)
     inner = ahead(source)
     outer = ahead(inner)
@@ -296,7 +296,7 @@ def test_iterators_run_ahead_one_behind_another() -> None:
     second = ahead(first, lambda x: x + 100)
     third = ahead(second, lambda x: x * 2)
     assert [next(third), next(third)] == [200, 202]
-    with pytest.raises(ClosedError, match="AheadIterator was given to another iterator"):
+    with pytest.raises(ClosedError, match="PrefetchIterator was given to another iterator"):
         next(second)
     wait_until(lambda: first.position["next"] == 8)
     assert first.get_state() == second.get_state() == third.get_state() == {"next": 2}
@@ -339,7 +339,7 @@ def test_close_closes_a_given_source_only_if_told(close_source: bool) -> None:
         iterator.start_prefetch,
         lambda: iterator.set_state({"next": 0}),
     ):
-        with pytest.raises(ClosedError, match="AheadIterator was closed"):
+        with pytest.raises(ClosedError, match="PrefetchIterator was closed"):
             use()
 
 
