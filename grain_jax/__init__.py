@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from grain_jax._values.records import Record as Record
     from grain_jax._values.records import RecordMetadata as RecordMetadata
 else:
-    __getattr__, __dir__ = _lazy.facade(
+    __getattr__, __dir__, __all__ = _lazy.facade(
         __name__,
         {
             "DataLoader": "grain_jax._product.data_loader:DataLoader",
@@ -69,28 +69,3 @@ else:
     )
 
 __version__ = "0.1.0"
-
-__all__ = [
-    "DataLoader",
-    "DataLoaderIterator",
-    "DatasetIterator",
-    "ErrorPolicy",
-    "IterDataset",
-    "MapDataset",
-    "MultiprocessingOptions",
-    "ReadOptions",
-    "Record",
-    "RecordMetadata",
-    "checkpoint",
-    "constants",
-    "errors",
-    "experimental",
-    "load",
-    "multiprocessing",
-    "prefetch_to_device",
-    "python",
-    "samplers",
-    "sharding",
-    "sources",
-    "transforms",
-]

@@ -21,8 +21,8 @@ _LOADED_WITH = {"grain_jax._datasets": "grain_jax._execution.iterator"}
 
 def facade(
     module: str, homes: Mapping[str, str], submodules: Collection[str] = ()
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Returns `__getattr__` and `__dir__` for `module`.
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """Returns `__getattr__`, `__dir__` and `__all__` for `module`.
 
     Args:
         module: The facade's `__name__`.
@@ -47,7 +47,7 @@ def facade(
     def dir_() -> list[str]:
         return sorted({*vars(sys.modules[module]), *homes, *submodules})
 
-    return getattr_, dir_
+    return getattr_, dir_, sorted([*homes, *submodules])
 
 
 def _generators_kept() -> AbstractContextManager[object]:

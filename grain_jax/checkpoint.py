@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING
 
 from grain_jax import _lazy
 
-__all__ = ["CheckpointHandler", "CheckpointRestore", "CheckpointSave"]
-
 if TYPE_CHECKING:
     from grain_jax._product.checkpoint import CheckpointHandler as CheckpointHandler
     from grain_jax._product.checkpoint import CheckpointRestore as CheckpointRestore
     from grain_jax._product.checkpoint import CheckpointSave as CheckpointSave
 else:
-    __getattr__, __dir__ = _lazy.facade(
-        __name__, {name: f"grain_jax._product.checkpoint:{name}" for name in __all__}
+    __getattr__, __dir__, __all__ = _lazy.facade(
+        __name__,
+        {
+            "CheckpointHandler": "grain_jax._product.checkpoint:CheckpointHandler",
+            "CheckpointRestore": "grain_jax._product.checkpoint:CheckpointRestore",
+            "CheckpointSave": "grain_jax._product.checkpoint:CheckpointSave",
+        },
     )

@@ -3,8 +3,6 @@
 from typing import TYPE_CHECKING
 
 from grain_jax import _lazy
-from grain_jax._algebra.transforms import FlatMap as FlatMapTransform
-from grain_jax._algebra.transforms import MapWithIndex as MapWithIndexTransform
 
 if TYPE_CHECKING:
     from grain_jax._datasets.operators.limit import LimitIterDataset as LimitIterDataset
@@ -21,11 +19,13 @@ if TYPE_CHECKING:
     from grain_jax._product.elastic import ElasticIterator as ElasticIterator
 else:
     _OPERATORS = "grain_jax._datasets.operators"
-    __getattr__, __dir__ = _lazy.facade(
+    __getattr__, __dir__, __all__ = _lazy.facade(
         __name__,
         {
             "ElasticIterator": "grain_jax._product.elastic:ElasticIterator",
+            "FlatMapTransform": "grain_jax._algebra.transforms:FlatMap",
             "LimitIterDataset": f"{_OPERATORS}.limit:LimitIterDataset",
+            "MapWithIndexTransform": "grain_jax._algebra.transforms:MapWithIndex",
             "RepeatIterDataset": f"{_OPERATORS}.repeat:RepeatIterDataset",
             "WindowShuffleIterDataset": f"{_OPERATORS}.windows:WindowShuffleIterDataset",
             "WindowShuffleMapDataset": f"{_OPERATORS}.windows:WindowShuffleMapDataset",
@@ -34,16 +34,3 @@ else:
             "device_put": "grain_jax._product.device:device_put",
         },
     )
-
-__all__ = [
-    "ElasticIterator",
-    "FlatMapTransform",
-    "LimitIterDataset",
-    "MapWithIndexTransform",
-    "RepeatIterDataset",
-    "WindowShuffleIterDataset",
-    "WindowShuffleMapDataset",
-    "ZipIterDataset",
-    "ZipMapDataset",
-    "device_put",
-]

@@ -21,7 +21,7 @@ from grain_jax._datasets import fluent, iterators, merges
 from grain_jax._datasets.plan import Grouped, Plan, Root, Upstream
 from grain_jax._values import errors, options
 
-__all__ = ["IterDataset"]
+__all__ = ["IterDataset", "plan_of", "stream_of"]
 
 T = TypeVar("T", covariant=True)
 
@@ -89,24 +89,6 @@ class IterDataset(fluent.Fluent, Generic[T]):
     def __repr__(self) -> str:
         return self._text
 
-    @staticmethod
-    def rooted(
-        root: Root, *, parents: Sequence[Any], seed: int | None, steps: int, randoms: int
-    ) -> IterDataset[Any]:
-        """Returns the stream of a root's elements.
-
-        Args:
-          root: where elements come from.
-          parents: the datasets that it is made of.
-          seed: for random steps to come.
-          steps: how many steps the root contains.
-          randoms: how many of them are random.
-        """
-        result: IterDataset[Any] = IterDataset(parents)
-        result._description = _Description(root, seed=seed, randoms=randoms, numbered=steps)
-        result._text = f"{parents[0]!r}.to_iter_dataset()"
-        return result
-
     @property
     def parents(self) -> Sequence[Any]:
         """The datasets that this one is made of."""
@@ -122,18 +104,12 @@ class IterDataset(fluent.Fluent, Generic[T]):
         if self._is_custom:
             raise NotImplementedError(f"{type(self).__name__} defines no __iter__")
         setup = _together(self._description.setups) or self._description.setup
-        return iterators.run(self.plan(), setup)
+        return iterators.run(plan_of(self), setup)
 
     @property
     def _is_custom(self) -> bool:
         root = self._description.root
         return isinstance(root, Upstream) and root.dataset is self
-
-    def plan(self) -> Plan:
-        """Returns the pipeline as data."""
-        about = self._description
-        skips = about.setup.options.skips
-        return Plan(about.root, list(about.steps), about.remote, about.seed or 0, skips)
 
     def _make_of(
         self,
@@ -162,7 +138,7 @@ class IterDataset(fluent.Fluent, Generic[T]):
         title = f"step {numbered + 1}: {text}"
         step = None if make is None else GroupStep(make, title, function)
         self._description = _Description(
-            Grouped(tuple(parent.plan() for parent in parents), grouping, step, title),
+            Grouped(tuple(map(plan_of, parents)), grouping, step, title),
             seed=next((about.seed for about in abouts if about.seed is not None), None),
             randoms=max(about.randoms for about in abouts),
             numbered=numbered + 1,
@@ -317,6 +293,31 @@ class IterDataset(fluent.Fluent, Generic[T]):
         result._description = dataclasses.replace(self._description, **changes)
         result._text = f"{self._text}.{text}"
         return result
+
+
+def stream_of(
+    root: Root, *, parents: Sequence[Any], seed: int | None, steps: int, randoms: int
+) -> IterDataset[Any]:
+    """Returns the stream of a root's elements.
+
+    Args:
+      root: where elements come from.
+      parents: the datasets that it is made of.
+      seed: for random steps to come.
+      steps: how many steps the root contains.
+      randoms: how many of them are random.
+    """
+    result: IterDataset[Any] = IterDataset(parents)
+    result._description = _Description(root, seed=seed, randoms=randoms, numbered=steps)
+    result._text = f"{parents[0]!r}.to_iter_dataset()"
+    return result
+
+
+def plan_of(dataset: IterDataset[Any]) -> Plan:
+    """Returns the pipeline of a dataset as data."""
+    about = dataset._description
+    skips = about.setup.options.skips
+    return Plan(about.root, list(about.steps), about.remote, about.seed or 0, skips)
 
 
 def _together(setups: Sequence[iterators.Setup]) -> iterators.Setup | None:

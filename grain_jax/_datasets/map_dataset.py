@@ -350,7 +350,7 @@ class MapDataset(fluent.Fluent, Generic[T]):
                 f"read_options must be a grain_jax.ReadOptions or None, got {read_options!r}."
             )
         root = roots.NodeRoot(self._node, read_options, allow_nones, seed=self._seed or 0)
-        return iter_dataset.IterDataset.rooted(
+        return iter_dataset.stream_of(
             root, parents=(self,), seed=self._seed, steps=self._steps, randoms=self._randoms
         )
 

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from grain_jax._datasets.iter_dataset import IterDataset
+from grain_jax._datasets.iter_dataset import IterDataset, plan_of
 from grain_jax._execution.fingerprint import Declared
 from grain_jax._execution.iterator import batch_rows
 from grain_jax._execution.prefetch_iterator import PrefetchIterator, known_length
@@ -404,6 +404,6 @@ def _check_size(name: str, size: Any, least: int) -> int:
 def _described_rows(source: Any) -> Described | None:
     """What a loader or dataset of this library says of the rows of its batches."""
     if isinstance(source, IterDataset):
-        return batch_rows(source.plan(), source._description.setup)
+        return batch_rows(plan_of(source), source._description.setup)
     describe = getattr(source, "_batch_rows", None)
     return None if describe is None else describe()

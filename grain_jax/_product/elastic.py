@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from grain_jax._datasets import iterators
+from grain_jax._datasets.iter_dataset import plan_of
 from grain_jax._datasets.map_dataset import MapDataset
 from grain_jax._datasets.plan import has_positions
 from grain_jax._execution.iterator import PipelineIterator
@@ -75,7 +76,7 @@ class ElasticIterator(PipelineIterator[Any]):
                 f"lanes={setup.options.lanes} give each shard an order of its own. Leave lanes out."
             )
         stream = ds.to_iter_dataset(read_options).batch(size // count, drop_remainder=True)
-        plan = stream.plan()
+        plan = plan_of(stream)
         assert has_positions(plan.root)
         if plan.root.has_gaps:
             raise errors.InvalidValueError(

@@ -18,7 +18,7 @@ import numpy as np
 
 from grain_jax._values import forks
 
-__all__ = ["adopt", "is_owned", "owned_empty"]
+__all__ = ["is_owned", "owned_empty"]
 
 # XLA on CPU takes a buffer without a copy from this alignment on.
 _ALIGNMENT = 64
@@ -99,19 +99,6 @@ def _recycled(size: int) -> _Owned:
 def _give_back(reference: weakref.ref[Any]) -> None:
     # Called wherever the last reference goes, so without a lock.
     _kept.append(_in_use.pop(id(reference))[1])
-
-
-def adopt(
-    buffer: Any, shape: tuple[int, ...], dtype: np.dtype[Any], offset: int = 0
-) -> np.ndarray[Any, Any]:
-    """An array on memory of the library that did not come from `owned_empty`, such as a slot.
-
-    `buffer` is the object that holds the memory, such as an `mmap`, and no array: NumPy would look
-    through one for the owner, past the mark. It stays alive as long as any view on the result does.
-    The result's `base` is one object for all views on it, fit for a finalizer.
-    """
-    size = math.prod(shape) * dtype.itemsize
-    return np.ndarray(shape, dtype, _Owned((size,), _BYTE, buffer, offset))
 
 
 def is_owned(array: Any) -> bool:

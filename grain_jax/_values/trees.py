@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import collections
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,6 @@ __all__ = [
     "Level",
     "TreeDef",
     "flatten",
-    "map_leaves",
     "paths",
     "split",
     "static_difference",
@@ -284,52 +283,6 @@ def _unflatten(treedef: TreeDef, leaves: Iterator[Any]) -> Any:
     if treedef.level is None:
         return next(leaves)
     return treedef.level.build([_unflatten(child, leaves) for child in treedef.children])
-
-
-def map_leaves(fn: Callable[..., Any], tree: Any, *rest: Any) -> Any:
-    """The tree with `fn(leaf, *leaves of rest)` for each leaf, as `jax.tree.map` does it.
-
-    The trees in `rest` begin with the structure of `tree`; where `tree` has a leaf they may have
-    more.
-
-    >>> map_leaves(lambda x, y: x + y, {"a": 1, "b": (2,)}, {"a": 10, "b": (20,)})
-    {'a': 11, 'b': (22,)}
-
-    Raises:
-        InvalidValueError: if the structures differ; it names the place.
-    """
-    if not rest:
-        return _map_one(fn, tree)
-    opened = split(tree)
-    if opened is None:
-        return fn(tree, *rest)
-    level, children = opened
-    columns = [_children_like(level, len(children), other) for other in rest]
-    return level.build(
-        [map_leaves(fn, *together) for together in zip(children, *columns, strict=True)]
-    )
-
-
-def _map_one(fn: Callable[..., Any], tree: Any) -> Any:
-    kind = type(tree)
-    if kind in LEAF_TYPES:
-        return fn(tree)
-    if kind is dict:
-        return {key: _map_one(fn, tree[key]) for key in _sorted_keys(tree)}
-    opened = split(tree)
-    if opened is None:
-        return fn(tree)
-    return opened[0].build([_map_one(fn, child) for child in opened[1]])
-
-
-def _children_like(level: Level, count: int, other: Any) -> Sequence[Any]:
-    opened = split(other)
-    if opened is None or opened[0] != level or len(opened[1]) != count:
-        raise InvalidValueError(
-            f"the trees differ in structure: {level.describe(['...'] * count)} in the first, "
-            f"{flatten(other)[1]!r} in another."
-        )
-    return opened[1]
 
 
 def paths(tree: Any, is_sorted: bool = True) -> list[str]:

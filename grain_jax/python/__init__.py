@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from grain_jax.checkpoint import CheckpointRestore as PyGrainCheckpointRestore
     from grain_jax.checkpoint import CheckpointSave as PyGrainCheckpointSave
 else:
-    __getattr__, __dir__ = _lazy.facade(
+    __getattr__, __dir__, _ = _lazy.facade(
         __name__,
         {
             "DataLoader": "grain_jax._product.data_loader:DataLoader",

@@ -13,6 +13,7 @@ import pytest
 from grain_jax import MapDataset
 from grain_jax._algebra import index_maps, samplers, sources, steps, transforms
 from grain_jax._datasets import nodes, roots, sampled
+from grain_jax._datasets.iter_dataset import plan_of
 from grain_jax._datasets.plan import Plan, Upstream
 from grain_jax._execution.fingerprint import compare, fingerprint
 from grain_jax._execution.layout import Layout
@@ -50,7 +51,7 @@ def mark(
 
 
 def of(dataset: Any) -> dict[str, Any]:
-    return fingerprint(dataset.to_iter_dataset().plan(), Layout(None))
+    return fingerprint(plan_of(dataset.to_iter_dataset()), Layout(None))
 
 
 def test_it_is_json_and_says_nothing_of_the_records() -> None:

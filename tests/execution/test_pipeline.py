@@ -12,6 +12,7 @@ import pytest
 import grain_jax as grain
 from grain_jax import MapDataset
 from grain_jax._datasets import iterators
+from grain_jax._datasets.iter_dataset import plan_of
 from grain_jax._execution.layout import Layout, Position
 from grain_jax._execution.pipeline import Pipeline
 from grain_jax._execution.runs import END
@@ -19,7 +20,7 @@ from grain_jax.errors import ClosedError
 
 
 def pipeline(dataset: Any, length: int | None, **layout: Any) -> Pipeline:
-    return Pipeline(dataset.plan(), iterators.Setup(), Layout(length, **layout))
+    return Pipeline(plan_of(dataset), iterators.Setup(), Layout(length, **layout))
 
 
 def rest(stream: Pipeline) -> list[Any]:

@@ -10,6 +10,7 @@ import pytest
 from grain_jax import MapDataset, Record, RecordMetadata
 from grain_jax._algebra import steps, transforms
 from grain_jax._datasets import iterators
+from grain_jax._datasets.iter_dataset import plan_of
 from grain_jax._execution.layout import Layout, Position
 from grain_jax._execution.pipeline import Pipeline
 from grain_jax._execution.serial import Own, Serial
@@ -46,7 +47,7 @@ def serial(*stages: Any, reads: list[int] | None = None) -> Serial:
         return x
 
     dataset = MapDataset.range(9).to_iter_dataset().map(note)
-    pipeline = Pipeline(dataset.plan(), iterators.Setup(), Layout(9))
+    pipeline = Pipeline(plan_of(dataset), iterators.Setup(), Layout(9))
     named = [
         stage if hasattr(stage, "function") else Own(stage, f"step {n}: operation(Pairs)")
         for n, stage in enumerate(stages, 1)

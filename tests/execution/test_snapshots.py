@@ -11,6 +11,7 @@ import pytest
 
 from grain_jax import IterDataset, MapDataset
 from grain_jax._algebra import sources, steps, transforms
+from grain_jax._datasets.iter_dataset import plan_of
 from grain_jax._datasets.plan import Plan, Upstream
 from grain_jax._execution.snapshots import of_plan, snapshot
 
@@ -86,7 +87,7 @@ def test_what_cannot_be_copied_is_returned() -> None:
 def test_the_steps_of_a_plan() -> None:
     add = Add(1)
     dataset = MapDataset.range(3).map(add).to_iter_dataset().map(add).map(add)
-    plan = dataset.plan()
+    plan = plan_of(dataset)
     frozen = of_plan(plan)
     add.amount = 5
     assert amounts(plan) == [5, 5]
@@ -99,7 +100,7 @@ def test_the_steps_of_a_plan() -> None:
 
 def test_one_step_that_does_not_pickle_leaves_the_others_copied() -> None:
     add, locked = Add(1), Locked(2, [])
-    plan = MapDataset.range(3).to_iter_dataset().map(add).map(locked).plan()
+    plan = plan_of(MapDataset.range(3).to_iter_dataset().map(add).map(locked))
     frozen = of_plan(plan)
     add.amount = 100
     assert amounts(frozen) == [1, 2]
@@ -123,7 +124,7 @@ def test_a_dataset_of_the_users_own_is_shared() -> None:
     mine, stream = Mine(), Stream()
     assert list(mine.map(lambda x: x + 1)) == [1, 2, 3]
     assert mine.reads == 3
-    frozen = of_plan(stream.map(lambda x: x).plan())
+    frozen = of_plan(plan_of(stream.map(lambda x: x)))
     assert isinstance(frozen.root, Upstream)
     assert frozen.root.dataset is stream
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import gc
-import mmap
-import weakref
-
 import ml_dtypes
 import numpy as np
 import pytest
 
-from grain_jax._values.memory import _kept, adopt, is_owned, owned_empty
+from grain_jax._values.memory import _kept, is_owned, owned_empty
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (256, 8), (64, 224, 224, 3)])
@@ -34,25 +30,6 @@ def test_other_memory_is_not() -> None:
     assert not is_owned(owned_empty((3,), np.dtype(object)))
     assert not is_owned(None)
     assert not is_owned([1])
-
-
-def test_adopted_memory_lives_as_long_as_a_view() -> None:
-    buffer = mmap.mmap(-1, 4096)
-    array = adopt(buffer, (3, 4), np.dtype(np.float32), 64)
-    assert is_owned(array)
-    assert array.shape == (3, 4)
-    array[...] = 1
-    assert np.frombuffer(buffer, np.float32)[16:28].tolist() == [1.0] * 12
-    gone: list[int] = []
-    weakref.finalize(array.base, gone.append, 1)
-    view = array[1:].T
-    del array
-    gc.collect()
-    assert not gone
-    assert is_owned(view)
-    del view
-    gc.collect()
-    assert gone
 
 
 def test_large_memory_comes_back_when_the_last_view_is_gone() -> None:

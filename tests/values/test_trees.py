@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grain_jax._values.errors import InvalidValueError
-from grain_jax._values.trees import flatten, map_leaves, paths, unflatten
+from grain_jax._values.trees import flatten, paths, unflatten
 
 
 class Point(NamedTuple):
@@ -69,14 +69,6 @@ def test_leaves_paths_and_structure_are_those_of_jax(tree: Any) -> None:
     assert flatten(rebuilt)[1] == treedef
 
 
-@given(trees)
-def test_map_is_that_of_jax(tree: Any) -> None:
-    ours = map_leaves(lambda x, y: (id(x), id(y)), tree, tree)
-    theirs = jax.tree.map(lambda x, y: (id(x), id(y)), tree, tree)
-    assert ours == theirs
-    assert map_leaves(id, tree) == jax.tree.map(id, tree)
-
-
 @given(trees, trees)
 def test_structures_are_equal_when_those_of_jax_are(left: Any, right: Any) -> None:
     equal = jax.tree.structure(left) == jax.tree.structure(right)
@@ -96,19 +88,10 @@ def test_subclasses_of_containers_and_unknown_classes_are_leaves() -> None:
     assert flatten(values)[0] == values
 
 
-def test_what_is_mapped_may_be_deeper_in_the_other_trees() -> None:
-    assert map_leaves(lambda x, y: y, {"a": 1}, {"a": [1, 2]}) == {"a": [1, 2]}
-
-
 def test_a_structure_shows_its_keys() -> None:
     assert repr(flatten({"b": 1, "a": (2, None), "c": [Point(1, 2)]})[1]) == (
         "{'a': (*, None), 'b': *, 'c': [Point(*, *)]}"
     )
-
-
-def test_different_structures_are_refused_by_name() -> None:
-    with pytest.raises(InvalidValueError, match=r"\{'a': \.\.\.\} in the first, \{'b': \*\}"):
-        map_leaves(lambda x, y: x, {"a": 1}, {"b": 1})
 
 
 def test_keys_that_do_not_compare_are_refused() -> None:
