@@ -1,1 +1,33 @@
-"""Floor 3: how descriptions run, in this process, in worker processes and in threads ahead."""
+"""Floor 3: how descriptions run, in this process, in worker processes and in threads ahead.
+
+A plan comes in, and elements go out, each with the cursor behind it:
+
+    iterator.py, positioned.py   the iterator that a user has: lock, state, owner
+    pipeline.py    runs a plan from a position: executors, streams, where it stands
+    layout.py      how positions are dealt out over shards and lanes
+    forms.py       how cursors are nested; the cursor of the start
+    building.py    streams for a cursor: leaves, tasks, groupings, behind and beside one another
+    runs.py        what streams hand on: neighbouring outputs, not decoded, and their cursors
+    leaves.py      streams that begin: records by position, a user's own iterator
+    tasks.py       the outputs of one stage, in order, made ahead by an executor
+    gathering.py   streams of streams, as a grouping decides
+    grouped.py     tasks of groups, and of single elements behind others
+    inline.py, reads.py   the executor in this process, and its reading thread
+    workers.py, engine/   the executor in worker processes
+    silence.py, skips.py  records that give nothing, and those that an error policy left out
+
+State and identity:
+
+    states.py      a position as JSON, and back; version1.py reads the first format
+    joining.py     the states of all shards as those of fewer or more
+    fingerprint.py what has to be equal for a state to mean the same
+    snapshots.py   copies of the user's objects as an iteration begins
+
+Beside the training loop:
+
+    prefetch_iterator.py, ahead.py, here.py, ownership.py   elements made ahead, and who answers for
+                   the position of an iterator that is read ahead
+    serial.py      operations of the user's own, over the ordered stream
+    generators.py, keeping.py   generators that code holds, which workers would have copies of
+    farewell.py    ends that are not waited for longer than is said
+"""

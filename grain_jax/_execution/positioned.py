@@ -1,4 +1,4 @@
-"""Iterators that a pipeline runs: their position, ownership them to another iterator, their end."""
+"""Iterators that a pipeline runs: their position, their owner, their end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ State = TypeVar("State")
 class Positioned(
     closing.Closing, checkpointable.StatefulCheckpointable, Iterator[T], Generic[T, State]
 ):
-    """An iterator whose position can be saved and set, and that can be owned.
+    """An iterator whose position can be saved and set, and that another iterator can own.
 
     While it is owned, its `next` raises, and its position is that of what the owner delivered.
     Subclasses define `_next`, `_state` and `_go_to`, and set `_mark`, the fingerprint.

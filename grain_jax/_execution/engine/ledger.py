@@ -245,7 +245,7 @@ class Ledger:
             return False
         # What is under way and a few results in use never count, however large they are.
         waiting = sum(isinstance(a, Bundle) and not a.moved for a in self._answers.values())
-        return self._slots.owned - waiting > self._capacity
+        return self._slots.handed_out - waiting > self._capacity
 
     # Deaths.
 

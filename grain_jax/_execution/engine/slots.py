@@ -13,7 +13,7 @@ from grain_jax._execution.engine.table import Table
 __all__ = ["Slots", "default_budget"]
 
 
-class _Lent(weakref.ref["Memory"]):
+class _HandedOut(weakref.ref["Memory"]):
     """Remembers which slot a piece of memory belongs to."""
 
     __slots__ = ("slot",)
@@ -32,12 +32,12 @@ class Slots:
         self._fresh = 1  # slot 0 is the table
         self._bytes: dict[int, int] = {}
         self._resident = 0
-        self._lent: dict[int, _Lent] = {}
+        self._held: dict[int, _HandedOut] = {}
         self._parked: list[int] = []
         self._unused: list[Memory] = []  # stays, so that its slots are not used again
         # Finalizers run anywhere, also inside an allocation of another thread: this one appends to
         # a deque and does nothing else.
-        self._returned: collections.deque[_Lent] = collections.deque()
+        self._returned: collections.deque[_HandedOut] = collections.deque()
 
     def acquire(self) -> int | None:
         """Returns a free slot, the one used last if there is one; None when there is none."""
@@ -68,9 +68,9 @@ class Slots:
 
     def hand_out(self, slot: int, memory: Memory) -> None:
         """Notes that the slot is free again when `memory` is gone."""
-        reference = _Lent(memory, self._returned.append)
+        reference = _HandedOut(memory, self._returned.append)
         reference.slot = slot
-        self._lent[slot] = reference
+        self._held[slot] = reference
 
     def seclude(self, copy: bool) -> None:
         """Makes the memory of results that somebody has seen this process's own.
@@ -78,7 +78,7 @@ class Slots:
         Args:
             copy: whether the slots will be used again while a forked child still has such memory.
         """
-        for slot, reference in list(self._lent.items()):
+        for slot, reference in list(self._held.items()):
             memory = reference()
             if memory is None or not memory.is_seen:
                 continue
@@ -100,8 +100,8 @@ class Slots:
         """Takes back slots whose memory is gone."""
         while self._returned:
             reference = self._returned.popleft()
-            if self._lent.get(reference.slot) is reference:
-                del self._lent[reference.slot]
+            if self._held.get(reference.slot) is reference:
+                del self._held[reference.slot]
                 self.release(reference.slot)
         if self._parked and not self._free:
             marked = self._table.retained[self._parked].sum(axis=1).tolist()
@@ -111,10 +111,10 @@ class Slots:
             self.suspects.difference_update(self._free)
 
     @property
-    def owned(self) -> int:
+    def handed_out(self) -> int:
         """How many slots hold results that somebody may look at."""
         self.collect()
-        return len(self._lent)
+        return len(self._held)
 
     @property
     def over_budget(self) -> bool:
