@@ -84,3 +84,15 @@ def test_the_operator_of_the_page_on_operators(
     exec(test, namespace)
     namespace["test_every_third_element"]()
     namespace["test_every_third_of_a_filtered_stream_with_workers"]()
+
+
+def test_the_source_of_the_page_on_sources(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_process_left: None
+) -> None:
+    page = (ROOT / "docs" / "adding_sources.md").read_text()
+    source, test = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "members.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    namespace = dict(vars(importlib.import_module("members")))
+    exec(test, namespace)
+    namespace["test_members"](tmp_path)
