@@ -65,7 +65,7 @@ def test_where_pipelines_are_cut(
 ) -> None:
     found = stages.cut(made(*kinds), gaps=gaps)
     assert [(len(s.steps), s.unit, s.counted) for s in found] == expected
-    assert [s.number for s in found] == list(range(len(found)))
+    assert [s.depth for s in found] == list(range(len(found)))
     titles = [step.title for stage in found for step in stage.steps]
     assert titles == [step.title for step in made(*kinds)]
 
