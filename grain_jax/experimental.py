@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING
 from grain_jax import _lazy
 
 if TYPE_CHECKING:
+    from grain_jax._algebra.pieces import batch_and_pad as batch_and_pad
     from grain_jax._datasets.operators.limit import LimitIterDataset as LimitIterDataset
+    from grain_jax._datasets.operators.rebatch import RebatchIterDataset as RebatchIterDataset
     from grain_jax._datasets.operators.repeat import RepeatIterDataset as RepeatIterDataset
     from grain_jax._datasets.operators.windows import (
         WindowShuffleIterDataset as WindowShuffleIterDataset,
@@ -26,11 +28,13 @@ else:
             "FlatMapTransform": "grain_jax._algebra.transforms:FlatMap",
             "LimitIterDataset": f"{_OPERATORS}.limit:LimitIterDataset",
             "MapWithIndexTransform": "grain_jax._algebra.transforms:MapWithIndex",
+            "RebatchIterDataset": f"{_OPERATORS}.rebatch:RebatchIterDataset",
             "RepeatIterDataset": f"{_OPERATORS}.repeat:RepeatIterDataset",
             "WindowShuffleIterDataset": f"{_OPERATORS}.windows:WindowShuffleIterDataset",
             "WindowShuffleMapDataset": f"{_OPERATORS}.windows:WindowShuffleMapDataset",
             "ZipIterDataset": f"{_OPERATORS}.zip:ZipIterDataset",
             "ZipMapDataset": f"{_OPERATORS}.zip:ZipMapDataset",
+            "batch_and_pad": "grain_jax._algebra.pieces:batch_and_pad",
             "device_put": "grain_jax._product.device:device_put",
         },
     )

@@ -23,8 +23,9 @@ PUBLIC = {
         MissingDependencyError NoElementsError OutOfRangeError StackError StateError TooManyErrors
         TransformError WorkerError""",
     "grain_jax.experimental": """
-        ElasticIterator FlatMapTransform LimitIterDataset MapWithIndexTransform RepeatIterDataset
-        WindowShuffleIterDataset WindowShuffleMapDataset ZipIterDataset ZipMapDataset device_put""",
+        ElasticIterator FlatMapTransform LimitIterDataset MapWithIndexTransform
+        RebatchIterDataset RepeatIterDataset WindowShuffleIterDataset WindowShuffleMapDataset
+        ZipIterDataset ZipMapDataset batch_and_pad device_put""",
     "grain_jax.multiprocessing": "MultiprocessingOptions",
     "grain_jax.python": """
         ArrayRecordDataSource Batch BatchOperation DATASET_INDEX DataLoader DatasetIterator

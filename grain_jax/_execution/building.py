@@ -34,6 +34,7 @@ class Builder:
       here: does tasks in this process.
       away: does those of stages that need not run here.
       beside: how many streams that begin share the executors.
+      wanted: about how many elements whoever groups them wants at once.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Builder:
         here: inline.Executor,
         away: inline.Executor,
         beside: int | None = None,
+        wanted: int = 1,
     ) -> None:
         self._branch = branch
         self._layout = layout
@@ -51,6 +53,7 @@ class Builder:
         self._here = here
         self._away = away
         self._beside = beside or max(layout.streams, len(branch.plan.leaves()))
+        self._wanted = wanted
         self.overdue: Callable[[int], Callable[[int, int, Skip], None] | None] = lambda begin: None
 
     def whole(self, cursor: Cursor) -> Stream:
@@ -94,7 +97,7 @@ class Builder:
         assert first is not None
         lane = self._layout.lane(index, self._base, first)
         # Of single records a batch wants many, and no task of one is worth its while.
-        wanted = self._branch.behind[0].unit if self._branch.behind else 1
+        wanted = self._branch.behind[0].unit if self._branch.behind else self._wanted
         eager = self._executor(first) is not self._here
         feed = Records(root, lane, cursor[0], eager, wanted // self._layout.joined)
         tasks = self._made(first, feed, cursor[1], [])
@@ -105,7 +108,9 @@ class Builder:
         """Returns a stream that the root is made of."""
         branch = self._branch.parents[number]
         layout = forms.layout_of_part(branch)
-        builder = Builder(branch, layout, 0, self._here, self._away, self._beside)
+        root = self._branch.plan.root
+        wanted = root.grouping.wanted if isinstance(root, Grouped) else 1
+        builder = Builder(branch, layout, 0, self._here, self._away, self._beside, wanted)
         builder.overdue = self.overdue
         stream: Stream = builder.whole(cursor)
         several = len(self._branch.parents)

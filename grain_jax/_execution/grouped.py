@@ -83,6 +83,7 @@ class Groups(Gathering):
             places.append(group.after)
         payload = _payload(runs, groups[0].group.number * self._size)
         payload.sizes = sizes
+        payload.outputs = _numbered(payload, groups)
         if any(group.group.layout is not None for group in groups):
             payload.layouts = [group.group.layout for group in groups]
         what = "group" if len(groups) == 1 else f"{len(groups)} groups"
@@ -132,6 +133,20 @@ def _payload(runs: Sequence[Run], ordinal: int) -> Gathered:
         if rngs is not None:
             rngs += [None] * len(where) if generators is None else generators
     return Gathered(positions, outputs, ordinal, rngs)
+
+
+def _numbered(payload: Gathered, groups: Sequence[Complete]) -> list[int] | None:
+    """Returns the flat-map numbers, with those of groups in the last element of each.
+
+    They are what tells outputs apart that end in one element.
+    """
+    if all(found.group.output is None for found in groups):
+        return payload.outputs
+    outputs = payload.outputs or [0] * len(payload.positions)
+    for end, found in zip(itertools.accumulate(payload.sizes or ()), groups, strict=True):
+        if found.group.output is not None:
+            outputs[end - 1] = (outputs[end - 1] << 32) + found.group.output
+    return outputs
 
 
 def _inputs(runs: Sequence[Run], local: bool) -> Sequence[tuple[Any, Sequence[int]]]:

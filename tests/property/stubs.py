@@ -57,9 +57,7 @@ class _Work(Grouper):
         )
         group = [(parent, number, number + 1) for parent, number in members]
         last = more.get("restarts", True)
-        self.groups.append(
-            Group(group, layout, restart if last else None, 0, more.get("output", 0))
-        )
+        self.groups.append(Group(group, layout, restart if last else None, 0, more.get("output")))
 
 
 class _Stub(Grouping):

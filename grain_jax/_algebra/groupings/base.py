@@ -10,10 +10,13 @@ import abc
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-__all__ = ["EPOCH", "Group", "Grouper", "Grouping", "Measure", "Members", "Restart"]
+__all__ = ["EPOCH", "MANY", "Group", "Grouper", "Grouping", "Measure", "Members", "Restart"]
 
 EPOCH = 1 << 40
 """Positions of a stream that has begun anew once are higher by so much; of twice, by twice that."""
+
+MANY = 1 << 20
+"""What `wants` says where any number of elements is of use: a parent gives what it has ready."""
 
 Measure = Callable[[Any], Any]
 """Of an element what a grouping has to know: a number, or a tuple of numbers."""
@@ -43,14 +46,15 @@ class Group(NamedTuple):
       layout: what the step that makes the output needs besides: slices, places in a bin.
       restart: the point behind this output. None: it stays, and this is one output more since.
       number: how many groups come before, where the step that makes the output has to know.
-      output: which one it is of those whose last element is the same.
+      output: which one it is of those whose last element is the same, so that each draws anew; None
+        where there is only one.
     """
 
     members: Sequence[Members]
     layout: Any = None
     restart: Restart | None = None
     number: int = 0
-    output: int = 0
+    output: int | None = None
 
 
 class Grouper(abc.ABC):
@@ -98,9 +102,11 @@ class Grouping(abc.ABC):
 
     Attributes:
       measure: computed of each element where that is made; None where counting is enough.
+      wanted: about how many elements it takes to get anywhere: so many are read together.
     """
 
     measure: Measure | None = None
+    wanted: int = 1
 
     def first(self, parents: int) -> tuple[int, ...]:
         """Returns its own numbers at the start."""

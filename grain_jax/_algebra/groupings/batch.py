@@ -7,13 +7,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from grain_jax._algebra.groupings.base import Group, Grouper, Grouping, Restart
+from grain_jax._algebra.groupings.base import MANY, Group, Grouper, Grouping, Restart
 from grain_jax._values.errors import StateError
 
 __all__ = ["Batch", "kept"]
-
-_AT_ONCE = 1 << 20
-"""A parent gives what it has ready: what is more than one batch needs is for the next ones."""
 
 
 def kept(rest: int, batches: tuple[tuple[int, bool], ...], most: int | None = None) -> int:
@@ -88,7 +85,7 @@ class _Batching(Grouper):
     def wants(self) -> tuple[int, int] | None:
         for parent, begin in enumerate(self._begin):
             if self._count[parent] < begin + self._size and not self._ended[parent]:
-                return parent, _AT_ONCE
+                return parent, MANY  # what is more than one batch needs is for the next ones
         return None
 
     def take(self, parent: int, count: int, measures: Sequence[Any] | None = None) -> None:
