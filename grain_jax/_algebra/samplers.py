@@ -8,6 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from grain_jax._values import notices
 from grain_jax._values.errors import InvalidTypeError, InvalidValueError, OutOfRangeError
 from grain_jax._values.options import check_count, check_seed
 from grain_jax._values.permutation import permute_epochs, permute_one
@@ -49,6 +50,7 @@ class SequentialSampler:
     3
     """
 
+    @notices.constructing("sampler")
     def __init__(
         self,
         num_records: int,
@@ -129,6 +131,7 @@ class IndexSampler:
     [0, 1, 2, 3]
     """
 
+    @notices.constructing("sampler")
     def __init__(
         self,
         num_records: int,

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from grain_jax._values import errors, options
+from grain_jax._values import errors, notices, options
 
 __all__ = [
     "Batch",
@@ -132,6 +132,7 @@ class Batch:
     drop_remainder: bool = False
     batch_fn: Callable[[Sequence[Any]], Any] | None = None
 
+    @notices.constructing("batch")
     def __post_init__(self) -> None:
         size = options.check_count("batch_size", self.batch_size, minimum=1)
         object.__setattr__(self, "batch_size", size)

@@ -12,7 +12,7 @@ from grain_jax._datasets.stages import Stage
 from grain_jax._execution import fingerprint, ownership, states
 from grain_jax._execution.layout import Layout, Position
 from grain_jax._execution.pipeline import Pipeline
-from grain_jax._values import checkpointable, closing, faults, forks
+from grain_jax._values import checkpointable, closing, faults, forks, notices
 
 __all__ = ["Positioned"]
 
@@ -78,10 +78,11 @@ class Positioned(
         Raises:
           StateError: for what is no state, or one of another pipeline; it shows the difference.
         """
-        if self._owner is not None:
-            self._owner.set_state(state)
-        else:
-            self._go_to(state)
+        with notices.attending("as its position was set"):
+            if self._owner is not None:
+                self._owner.set_state(state)
+            else:
+                self._go_to(state)
 
     @property
     def skipped(self) -> tuple[str, ...]:

@@ -89,27 +89,27 @@ class DataLoader(closing.Closing):
         worker_init_fn: Callable[[int, int], None] | None = None,
         ignore_globals: Sequence[str] = (),
     ) -> None:
-        self._options = options.MultiprocessingOptions(
-            num_workers=options.check_worker_count("worker_count", worker_count),
-            per_worker_buffer_size=options.check_count(
-                "worker_buffer_size", worker_buffer_size, minimum=1
-            ),
-            enable_profiling=enable_profiling,
-            lanes=lanes,
-            strict=strict,
-            on_error=on_error,
-            max_worker_restarts=max_worker_restarts,
-            stall_timeout=stall_timeout,
-            worker_init_fn=worker_init_fn,
-            ignore_globals=ignore_globals,
-        )
-        if read_options is not None and not isinstance(read_options, options.ReadOptions):
-            raise errors.InvalidTypeError(
-                f"read_options must be a ReadOptions or None, got {read_options!r}. Write "
-                "grain_jax.ReadOptions(num_threads=...)."
-            )
-        self._sampler = sampler
         with notices.constructing("loader"):
+            self._options = options.MultiprocessingOptions(
+                num_workers=options.check_worker_count("worker_count", worker_count),
+                per_worker_buffer_size=options.check_count(
+                    "worker_buffer_size", worker_buffer_size, minimum=1
+                ),
+                enable_profiling=enable_profiling,
+                lanes=lanes,
+                strict=strict,
+                on_error=on_error,
+                max_worker_restarts=max_worker_restarts,
+                stall_timeout=stall_timeout,
+                worker_init_fn=worker_init_fn,
+                ignore_globals=ignore_globals,
+            )
+            if read_options is not None and not isinstance(read_options, options.ReadOptions):
+                raise errors.InvalidTypeError(
+                    f"read_options must be a ReadOptions or None, got {read_options!r}. Write "
+                    "grain_jax.ReadOptions(num_threads=...)."
+                )
+            self._sampler = sampler
             self._source = source = sources.adapt(data_source)
             sources.check_not_empty(source)
             sampling.check_sampler(sampler, source)
@@ -137,6 +137,7 @@ class DataLoader(closing.Closing):
         """Number of workers and buffers, as they were resolved."""
         return self._options
 
+    @notices.constructing("iterator")
     def __iter__(self) -> DataLoaderIterator:
         return DataLoaderIterator(self, None)
 
@@ -152,6 +153,7 @@ class DataLoader(closing.Closing):
         """False only for a loader that is known to yield nothing."""
         return self._layout.elements(self._stages()) != 0
 
+    @notices.constructing("iterator")
     def epochs(self, start: int = 0) -> Iterator[DataLoaderIterator]:
         """Yields one iterator per epoch: each has the order of its epoch, and ends with it.
 
@@ -240,6 +242,7 @@ class DataLoader(closing.Closing):
         return None if self._tail else self._layout.batch_rows(self._plan, self._layout.start)
 
 
+@notices.constructing("loader")
 def load(
     source: Any,
     *,

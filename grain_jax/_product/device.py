@@ -103,6 +103,7 @@ def prefetch_to_device(
         )
 
 
+@notices.constructing("device_put")
 def device_put(
     ds: Iterable[Any], device: Any, *, cpu_buffer_size: int = 4, device_buffer_size: int = 2
 ) -> DeviceDataset:
@@ -346,6 +347,7 @@ class DeviceDataset:
         self._host_size = host_size
         self._device_size = device_size
 
+    @notices.constructing("iterator")
     def __iter__(self) -> DeviceIterator:
         return DeviceIterator(
             _HostIterator(self._source, self._host_size),

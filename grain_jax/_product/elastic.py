@@ -10,7 +10,7 @@ from grain_jax._datasets.map_dataset import MapDataset
 from grain_jax._datasets.plan import has_positions
 from grain_jax._execution.iterator import PipelineIterator
 from grain_jax._execution.layout import Layout
-from grain_jax._values import errors, options, sharding
+from grain_jax._values import errors, notices, options, sharding
 
 __all__ = ["ElasticIterator"]
 
@@ -44,6 +44,7 @@ class ElasticIterator(PipelineIterator[Any]):
       InvalidValueError: if the batch does not divide over the shards, or `ds` has a filter.
     """
 
+    @notices.constructing("iterator")
     def __init__(
         self,
         ds: MapDataset[Any],

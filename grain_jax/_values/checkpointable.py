@@ -12,6 +12,7 @@ import json
 from collections.abc import Coroutine
 from typing import Any, Protocol
 
+from grain_jax._values import notices
 from grain_jax._values.errors import InvalidTypeError, OtherShardError, StateError
 from grain_jax._values.files import StatePath, read_all_states, read_state, write_state
 
@@ -102,7 +103,7 @@ def restore_state(
         iterator.set_state(state if as_bytes else json.loads(state))
 
     # What is one of several processes restores with them, since Orbax waits for all.
-    restoring = getattr(iterator, "_restoring", contextlib.nullcontext)
+    restoring = getattr(iterator, "_restoring", _telling)
     with restoring():
         try:
             try:
@@ -113,6 +114,11 @@ def restore_state(
         except StateError as error:
             error.add_note(f"The state was read from {directory}.")
             raise
+
+
+def _telling() -> contextlib.AbstractContextManager[None]:
+    """Lets those know who go on to the next batch that this process has not restored its own."""
+    return notices.attending("as its position was restored")
 
 
 def start_prefetching(iterator: StatefulIterator) -> None:

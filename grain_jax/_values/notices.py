@@ -19,7 +19,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from grain_jax._values import faults
+from grain_jax._values import faults, forks
 
 __all__ = [
     "ENDED",
@@ -43,6 +43,7 @@ _numbers = itertools.count()
 _up: dict[str, Any] = {}
 # The process that takes part in the job: a forked copy has the client, and must not use it.
 _home: list[int] = []
+_NOBODY = -1
 
 _ADVICE = (
     "This process is one of {count} of a job. Others that wait for a batch with it raise an error"
@@ -54,7 +55,9 @@ _ADVICE = (
 def client() -> Any:
     """The client of the coordination service; None if this process is in no job."""
     state = getattr(sys.modules.get("jax._src.distributed"), "global_state", None)
-    found = getattr(state, "client", None) if _home in ([], [os.getpid()]) else None
+    found = getattr(state, "client", None)
+    if found is None or _home not in ([], [os.getpid()]):
+        return None
     needed = ("key_value_set_bytes", "key_value_dir_get_bytes", "key_value_delete")
     return found if all(hasattr(found, name) for name in needed) else None
 
@@ -72,6 +75,7 @@ def put_up(kind: str, text: str, **more: Any) -> None:
         return
     # The number tells a notice from one that was put up again.
     notice = {"kind": kind, "text": text[:_LONGEST], "number": next(_numbers), **more}
+    _up.clear()
     _up.update(kind=kind, text=text)
     with contextlib.suppress(Exception):  # a service that has ended; JAX says so itself
         store.key_value_delete(_own_key())
@@ -123,23 +127,39 @@ def attending(what: str, where: Callable[[], str | None] = lambda: None) -> Iter
         raise
 
 
-@contextlib.contextmanager
-def constructing(what: str) -> Iterator[None]:
+def constructing(what: str) -> _Constructing:
     """Lets the other processes know if this one cannot make what all of them make.
 
-    The error says what to do about them.
+    The error says what to do about them. Another attempt that goes well takes the notice down.
+
+    Args:
+      what: is made: "loader".
+
+    Returns:
+      What is used by `with`, any number of times, or as a decorator.
     """
-    announce_end()
-    try:
-        yield
-    except Exception as error:
-        count = _state("num_processes")
-        if client() is not None and isinstance(count, int) and count > 1:
-            put_up(FAILED, f"as it made its {what}: {faults.named(error, _LONGEST)}")
-            advice = _ADVICE.format(count=count)
-            if advice not in faults.notes_of(error):
-                faults.add_note(error, advice)
-        raise
+    return _Constructing(what)
+
+
+class _Constructing(contextlib.ContextDecorator):
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None:
+        announce_end()
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        if error is None:
+            if _up.get("makes") == self._what:
+                take_down()
+        elif isinstance(error, Exception) and client() is not None:
+            count = _state("num_processes")
+            if isinstance(count, int) and count > 1:
+                put_up(FAILED, f"as it made its {self._what}: {faults.named(error, _LONGEST)}")
+                _up["makes"] = self._what
+                advice = _ADVICE.format(count=count)
+                if advice not in faults.notes_of(error):
+                    faults.add_note(error, advice)
 
 
 def announce_end() -> None:
@@ -151,6 +171,14 @@ def announce_end() -> None:
         _home.append(os.getpid())
         # The last to register is the first to run: before JAX waits.
         atexit.register(_end)
+
+
+def _leave_to_parent() -> None:
+    if not _home and client() is not None:
+        _home.append(_NOBODY)
+
+
+forks.call_in_child(_leave_to_parent)
 
 
 def _end() -> None:
@@ -166,4 +194,4 @@ def _own_key() -> str:
 
 
 def _state(name: str) -> Any:
-    return getattr(getattr(sys.modules.get("jax._src.distributed"), "global_state", None), name)
+    return getattr(sys.modules["jax._src.distributed"].global_state, name)

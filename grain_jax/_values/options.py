@@ -10,7 +10,7 @@ import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-from grain_jax._values import errors
+from grain_jax._values import errors, notices
 
 __all__ = [
     "ErrorPolicy",
@@ -105,6 +105,7 @@ class ReadOptions:
     num_threads: int | None = None
     prefetch_buffer_size: int | None = None
 
+    @notices.constructing("options")
     def __post_init__(self) -> None:
         for name in ("num_threads", "prefetch_buffer_size"):
             value = getattr(self, name)
@@ -134,6 +135,7 @@ class ErrorPolicy:
     max_count: int | None = None
     max_fraction: float | None = None
 
+    @notices.constructing("options")
     def __post_init__(self) -> None:
         kinds = self.kinds
         if not kinds or not all(isinstance(k, type) and issubclass(k, Exception) for k in kinds):
@@ -186,6 +188,7 @@ class MultiprocessingOptions:
     worker_init_fn: Callable[[int, int], None] | None = None
     ignore_globals: Sequence[str] = ()
 
+    @notices.constructing("options")
     def __post_init__(self) -> None:
         check_count("num_workers", self.num_workers, minimum=0)
         check_count("per_worker_buffer_size", self.per_worker_buffer_size, minimum=1)

@@ -39,6 +39,7 @@ class ShardOptions:
     shard_count: int
     drop_remainder: bool = False
 
+    @notices.constructing("shard")
     def __post_init__(self) -> None:
         count = check_count(
             "shard_count", self.shard_count, minimum=1, hint="NoSharding() reads all of the data."
@@ -79,11 +80,11 @@ class ShardByJaxProcess(ShardOptions):
     In a program of several processes call `jax.distributed.initialize()` before.
     """
 
+    @notices.constructing("shard")
     def __init__(self, drop_remainder: bool = False) -> None:
         import jax  # here, since data pipelines without it must not pay for the import
 
         super().__init__(jax.process_index(), jax.process_count(), drop_remainder)
-        notices.announce_end()
 
 
 class ShardBySharding(ShardOptions):
@@ -116,6 +117,7 @@ class ShardBySharding(ShardOptions):
         give each process its rows; names the processes and their rows.
     """
 
+    @notices.constructing("shard")
     def __init__(self, sharding: Any, *, axis: int = 0, drop_remainder: bool = False) -> None:
         import jax  # here, since data pipelines without it must not pay for the import
 
@@ -131,7 +133,6 @@ class ShardBySharding(ShardOptions):
                 " jax.devices()."
             )
         super().__init__(*shards[process], drop_remainder)
-        notices.announce_end()
 
 
 def rows_of_devices(sharding: Any, axis: int) -> dict[Any, Interval]:

@@ -8,34 +8,12 @@ import pytest
 from jax._src import distributed
 
 from grain_jax._values import notices
-
-
-class Store:
-    """The calls of the coordination service that are used."""
-
-    def __init__(self) -> None:
-        self.values: dict[str, bytes] = {}
-
-    def key_value_set_bytes(self, key: str, value: bytes) -> None:
-        assert key not in self.values, "the service refuses it"
-        self.values[key] = value
-
-    def key_value_delete(self, key: str) -> None:
-        self.values.pop(key, None)
-
-    def key_value_dir_get_bytes(self, folder: str) -> list[tuple[str, bytes]]:
-        return [(key, value) for key, value in self.values.items() if key.startswith(folder)]
+from tests.values.store import Store, process_1_of_2
 
 
 @pytest.fixture(autouse=True)
 def store(monkeypatch: pytest.MonkeyPatch) -> Store:
-    store = Store()
-    for name, value in {"client": store, "process_id": 1, "num_processes": 2}.items():
-        monkeypatch.setattr(distributed.global_state, name, value)
-    monkeypatch.setattr(notices, "_home", [])
-    monkeypatch.setattr(notices, "_up", {})
-    monkeypatch.setattr(notices.atexit, "register", lambda end: None)
-    return store
+    return process_1_of_2(monkeypatch)
 
 
 def up() -> tuple[str, str] | None:
@@ -92,6 +70,13 @@ def test_what_cannot_be_made_says_once_what_to_do() -> None:
         with pytest.raises(ValueError, match="no data"), notices.constructing("loader"):
             raise error
     assert up() == ("failed", "as it made its loader: ValueError: no data")
+    # One that is made by others, too, says nothing of what could not be made before.
+    with notices.constructing("shard"):
+        assert up() is not None
+    assert up() is not None
+    with notices.constructing("loader"):
+        pass
+    assert up() is None
     (note,) = error.__notes__
     assert note.startswith("This process is one of 2 of a job.")
     assert "os._exit(1)" in note
@@ -116,6 +101,23 @@ def test_a_forked_copy_leaves_the_service_alone(
     notices._end()
     monkeypatch.undo()
     assert store.values == {}
+
+
+def test_a_copy_that_is_forked_before_anything_is_made_leaves_it_alone_too(store: Store) -> None:
+    notices._leave_to_parent()
+    notices.announce_end()
+    notices.put_up(notices.FAILED, "an error")
+    assert notices.client() is None
+    assert store.values == {}
+
+
+def test_who_is_forked_before_the_job_begins_may_take_part(
+    monkeypatch: pytest.MonkeyPatch, store: Store
+) -> None:
+    monkeypatch.setattr(distributed.global_state, "client", None)
+    notices._leave_to_parent()
+    monkeypatch.setattr(distributed.global_state, "client", store)
+    assert notices.client() is store
 
 
 def test_the_end_is_put_up_unless_an_error_is() -> None:
