@@ -20,6 +20,7 @@ _WRITERS = frozenset(
     STORE_DEREF
     """.split()  # noqa: SIM905
 )
+_STORING = frozenset({"STORE_ATTR", "DELETE_ATTR", "STORE_GLOBAL", "DELETE_GLOBAL"})
 _WRITING = frozenset(dis.opmap[name] for name in _WRITERS if name in dis.opmap)
 
 _LOOKING = frozenset(
@@ -41,6 +42,7 @@ class Mentions:
       texts: of code that looks names up as it runs, names of modules and attributes in its
         constants; of other code, none.
       calls: built-ins that look names up as the code runs: `getattr`, `globals`, and their like.
+      read: the names, but for those that the code only assigns, and those that only chains have.
     """
 
     chains: tuple[tuple[str, ...], ...]
@@ -48,6 +50,7 @@ class Mentions:
     names: frozenset[str]
     texts: frozenset[str] = frozenset()
     calls: frozenset[str] = frozenset()
+    read: frozenset[str] = frozenset()
 
     @property
     def is_dynamic(self) -> bool:
@@ -61,6 +64,7 @@ def mentions(code: types.CodeType) -> Mentions:
     chains: list[tuple[str, ...]] = []
     imports: list[tuple[str, ...]] = []
     names = {text for text in code.co_consts if isinstance(text, str) and text.isidentifier()}
+    stored: set[str] = set()  # and those in chains
     chain: list[str] = []
     imported, recent = "", (None, None, None)
     for instruction in dis.get_instructions(code):
@@ -70,7 +74,7 @@ def mentions(code: types.CodeType) -> Mentions:
         recent = (*recent[1:], name)
         if kind in ("LOAD_ATTR", "LOAD_METHOD") and chain:
             chain.append(name)
-            names.add(name)
+            stored.add(name)
             continue
         if chain:
             chains.append(tuple(chain))
@@ -84,7 +88,7 @@ def mentions(code: types.CodeType) -> Mentions:
         elif kind == "IMPORT_FROM":
             imports.append((imported, name))
         elif instruction.opcode in dis.hasname and isinstance(name, str):
-            names.add(name)
+            (stored if kind in _STORING else names).add(name)
     if chain:
         chains.append(tuple(chain))
     for constant in code.co_consts:
@@ -92,12 +96,14 @@ def mentions(code: types.CodeType) -> Mentions:
             inner = mentions(constant)
             chains += inner.chains
             imports += inner.imports
-            names |= inner.names
-    used = names.union(*chains)
+            names |= inner.read
+            stored |= inner.names
+    used = names.union(stored, *chains)
     calls = frozenset(used & _LOOKING)
     texts = _texts(code) if calls else frozenset()
     names |= {text for text in texts if text.isidentifier()}
-    return Mentions(tuple(chains), tuple(imports), frozenset(names), texts, calls)
+    read = frozenset(names)
+    return Mentions(tuple(chains), tuple(imports), read | stored, texts, calls, read)
 
 
 def nested(code: types.CodeType) -> Iterator[types.CodeType]:

@@ -28,7 +28,9 @@ from grain_jax._algebra.mentions import absolute, mentions
 __all__ = [
     "ATTRIBUTE",
     "FUNCTION",
+    "MAKING",
     "OF_CLASSES",
+    "SAVING",
     "VARIABLE",
     "Found",
     "attributes",
@@ -54,9 +56,9 @@ _CONTAINERS = (list, tuple, set, frozenset, collections.deque)
 
 # Special methods run without being named in code. Those that make an object have run for one that
 # is there, and those that show or save it run for nobody's records.
-_MAKING = frozenset({"__init__", "__new__", "__post_init__"})
+MAKING = frozenset({"__init__", "__new__", "__post_init__"})
 # Those that run as a class is made have run before.
-_SAVING = frozenset({"__repr__", "__str__", "__reduce__", "__reduce_ex__", "__getstate__"})
+SAVING = frozenset({"__repr__", "__str__", "__reduce__", "__reduce_ex__", "__getstate__"})
 OF_CLASSES = frozenset({"__init_subclass__", "__set_name__", "__prepare__", "__class_getitem__"})
 
 _DESCRIPTORS = (
@@ -181,7 +183,7 @@ class _Walk:
         elif is_a(value, type):
             if is_users(value.__module__):
                 self._look_into_class(value, depth)
-                self._mention(_MAKING)  # code that names a class makes objects of it
+                self._mention(MAKING)  # code that names a class makes objects of it
         else:
             if is_a(value, dict):
                 self._add_parts(found, dict.values(value), depth)
@@ -250,10 +252,10 @@ class _Walk:
             if base is object or base.__module__ in ("abc", "typing", "collections.abc"):
                 continue
             for name, value in vars(base).items():
-                is_special = name[:2] == "__" and name not in _MAKING
-                if is_a(value, _DESCRIPTORS) or name in _SAVING or name in OF_CLASSES:
+                is_special = name[:2] == "__" and name not in MAKING
+                if is_a(value, _DESCRIPTORS) or name in SAVING or name in OF_CLASSES:
                     continue
-                if base in metas and name in _MAKING:
+                if base in metas and name in MAKING:
                     continue
                 if is_special and not hasattr(value, "__get__"):
                     continue  # the name of its module, say
@@ -281,18 +283,32 @@ class _Walk:
             self._look_into_class(kind, depth)
 
 
-def names_in(function: types.FunctionType) -> frozenset[str]:
-    """Returns the attributes that a function's code names, also by texts in its variables."""
+def names_in(function: types.FunctionType, is_read: bool = False) -> frozenset[str]:
+    """Returns the attributes that a function's code names, also by texts in its variables.
+
+    Args:
+      function: of the user's.
+      is_read: leaves out those that it only assigns, or takes of modules of libraries.
+    """
     found = mentions(function.__code__)
+    names = found.names
+    if is_read:
+        globals_ = function.__globals__
+        chains = (chain for chain in found.chains if not _is_library(globals_.get(chain[0])))
+        names = found.read.union(*(rest for _, *rest in chains))
     if not found.is_dynamic:
-        return found.names
+        return names
     scope = function.__globals__
     held = [scope.get(name) for name, *_ in found.chains]
     modules = [one for one in held if isinstance(one, types.ModuleType) and is_users(one.__name__)]
     held += [vars(one).get(name) for one in modules for name in found.names]
     held += [content(cell) for cell in function.__closure__ or ()]
     held += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-    return found.names.union(found.texts, *map(_texts_in, held))
+    return names.union(found.texts, *map(_texts_in, held))
+
+
+def _is_library(value: Any) -> bool:
+    return is_a(value, types.ModuleType) and not is_users(value.__name__)
 
 
 def _texts_in(value: Any) -> set[str]:

@@ -106,6 +106,7 @@ class _Observer:
                 kept.add(function, assigned)
             grown.add(function, found_changes.grown)
             made.add(function, found_changes.made)
+        kept.attributes |= _only_assigned(functions)
         entries: dict[tuple[str, ...], set[str]] = {}
         growing: set[tuple[str, ...]] = set()  # classes of containers that add to themselves
         for function in functions:
@@ -240,7 +241,19 @@ def _reached(functions: Iterable[types.FunctionType]) -> list[types.FunctionType
 def _is_called(function: types.FunctionType, names: set[str]) -> bool:
     name, path = function.__name__, function.__qualname__.split(".")
     is_method = len(path) > 1 and path[-2] != "<locals>"
-    return not is_method or name in names or (name[:2] == name[-2:] == "__")
+    is_special = name[:2] == name[-2:] == "__" and name not in reach.SAVING
+    return not is_method or name in names or is_special
+
+
+def _only_assigned(functions: list[types.FunctionType]) -> set[str]:
+    """Returns the attributes that code assigns as it runs, and never reads: nothing follows."""
+    assigned = _Changed()
+    read: set[str] = set()
+    for function in functions:
+        read |= reach.names_in(function, is_read=True)
+        if function.__name__ not in reach.MAKING:
+            assigned.add(function, changes(function.__code__).assigned)
+    return assigned.attributes - read
 
 
 def _is_importable(value: Any) -> bool:

@@ -782,3 +782,40 @@ def test_what_code_changes_itself_is_no_difference(text: str, make: Make) -> Non
     assert found is not None
     exec(Path(module.__file__ or "").read_text(), vars(module))  # as a worker that has not
     Watch(found).look()
+
+
+def test_attributes_that_code_only_assigns_are_left_alone(make: Make) -> None:
+    module = make(
+        """
+        import time
+        class Timer:
+            elapsed = scale = 0.0
+            def __enter__(self): self.start = time.perf_counter()
+            def __exit__(self, *raised): Timer.elapsed = time.perf_counter() - self.start
+        class Progress:
+            def __init__(self): self.last = self.read = None
+            def tick(self, x): self.last = self.read = x
+            def __repr__(self): return str(self.last)
+            def report(self): return self.last
+        progress = Progress()
+        def counted(function):
+            def inner(x):
+                inner.time = time.time()
+                return function(x)
+            return inner
+        @counted
+        def scaled(x): return x
+        def f(x):
+            with Timer():
+                progress.tick(x)
+                return scaled(x), Timer.scale, progress.read
+        """
+    )
+    found = observed(module.f)
+    module.f(1)
+    module.progress.read = None
+    assert not Watch(found).look()  # type: ignore[arg-type]
+    module.progress.read = 7
+    assert told(found) == "progress.read is None here, and 7 in a worker"
+    module.progress.read, module.Timer.scale = None, 7
+    assert told(found) == "Timer.scale is 0.0 here, and 7 in a worker"
