@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import operator
 from collections import deque
@@ -21,6 +22,9 @@ Place = tuple[tuple[Cursor, ...], tuple[int, ...], int]
 _PULLS = 32
 """So many elements are passed on before all parents are asked to work ahead."""
 
+_NONE = Run((), None, 0, 0)
+"""Stands where one was whose elements are delivered."""
+
 _CURSOR = operator.attrgetter("cursor")
 
 
@@ -32,15 +36,19 @@ class _Parent:
         self.cursor = cursor
         self.has_ended = False
         self._waiting: list[Skip] = []
-        self._runs: deque[Run] = deque()
-        self.first = 0  # number of the first element of the first run
+        self.first = self._count = 0  # numbers of the first element that is here, and of the next
+        self._runs: list[Run] = []
+        self._ends: list[int] = []  # of each run, the number behind its last element
+        self._delivered = 0  # so many of these runs are
 
     def add(self, run: Run) -> None:
         if self._waiting:
             skips = run.places.skips
             skips[run.begin] = (*self._waiting, *skips.get(run.begin, ()))
             self._waiting = []
+        self._count += len(run)
         self._runs.append(run)
+        self._ends.append(self._count)
 
     def begin_anew(self, stream: Stream) -> None:
         """Goes on with the same stream from its start; what it left out at its end comes first."""
@@ -50,33 +58,35 @@ class _Parent:
     def between(self, first: int, end: int) -> list[Run]:
         """Returns elements, by their numbers, as parts of runs."""
         found = []
-        number = self.first
-        for run in self._runs:
-            if number >= end:
-                break
-            begin = run.begin + max(0, first - number)
-            stop = min(run.end, run.begin + end - number)
-            if begin < stop:
-                found.append(Run(run.held, run.places, begin, stop))
-            number += run.end - run.begin
+        first = max(first, self.first)
+        place = bisect.bisect_right(self._ends, first, self._delivered)
+        while first < end and place < len(self._runs):
+            run, behind = self._runs[place], self._ends[place]
+            stop = min(end, behind)
+            found.append(
+                Run(run.held, run.places, run.end - behind + first, run.end - behind + stop)
+            )
+            first, place = stop, place + 1
         return found
 
     def deliver(self, end: int) -> None:
         """Lets go of the elements before number `end`; the cursor stands behind them."""
-        while self.first < end:
-            run = self._runs[0]
-            count = min(run.end - run.begin, end - self.first)
-            run.begin += count
-            self.first += count
-            if self.first == end:
-                self.cursor = run.places.cursor(run.begin - 1)
-            if run.begin == run.end:
-                self._runs.popleft()
+        ends = self._ends
+        self.first = end
+        place = bisect.bisect_left(ends, end, self._delivered)
+        run = self._runs[place]
+        run.begin = run.end - (ends[place] - end)
+        self.cursor = run.places.cursor(run.begin - 1)
+        place += run.begin == run.end
+        self._runs[self._delivered : place] = [_NONE] * (place - self._delivered)
+        self._delivered = place
+        if 2 * place > len(ends):
+            del self._runs[:place], ends[:place]
+            self._delivered = 0
 
     def skips_of_last(self, count: int) -> list[Skip]:
         """Returns what was left out before and among the last elements that are here."""
-        total = self.first + sum(run.end - run.begin for run in self._runs)
-        runs = self.between(total - count, total)
+        runs = self.between(self._count - count, self._count)
         return [*(skip for run in runs for _, skip in skips_of(run)), *self._waiting]
 
 

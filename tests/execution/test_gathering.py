@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import random
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from grain_jax._algebra.groupings.base import Group, Grouper, Grouping, Restart
 from grain_jax._algebra.groupings.batch import Batch
 from grain_jax._algebra.groupings.turns import Turns
 from grain_jax._algebra.running import Skip
-from grain_jax._execution.gathering import Passed
+from grain_jax._execution.gathering import Passed, _Parent
 from grain_jax._execution.grouped import Each, Groups
 from grain_jax._execution.runs import END, PENDING, Cursor, Run
 
@@ -215,3 +216,25 @@ def test_elements_by_themselves_know_how_many_come_before() -> None:
     assert tasks[1].before(2) == (((4, 0),), (4,), 0)
     again = Each(Letters("abcde", (3, 0)), tasks[1].before(1), 2, local=False)
     assert again.next(True).payload.positions == [103, 104]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_elements_are_found_by_their_numbers_among_what_is_not_delivered(seed: int) -> None:
+    rng = random.Random(seed)
+    letters = Held("".join(map(chr, range(1000, 1400))))
+    parent = _Parent(Letters(letters), (0, 0))
+    count = 0
+    for _ in range(60):
+        step = rng.randint(1, 6)
+        parent.add(Run(letters, Places({}), count, count + step))
+        count += step
+        for _ in range(3):
+            first = rng.randint(parent.first, count)
+            end = rng.randint(first, count)
+            runs = parent.between(first, end)
+            assert [n for run in runs for n in range(run.begin, run.end)] == [*range(first, end)]
+        if rng.random() < 0.4 and parent.first < count:
+            end = rng.randint(parent.first + 1, count)
+            parent.deliver(end)
+            assert (parent.first, parent.cursor) == (end, (end, 0))
+            assert [run.begin for run in parent.between(end, count)][:1] == [end][: count - end]
