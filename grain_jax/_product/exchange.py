@@ -277,7 +277,7 @@ class _Watch:
         if not problem and has_left and looks >= _LOOKS_AT_FIRST:
             problem = closed
         if problem:
-            raise InvalidValueError(f"{problem}{_KEEPS}")
+            raise InvalidValueError(f"{problem.removesuffix('.')}{_KEEPS}")
 
     def _concerns(self, process: int, notice: dict[str, Any]) -> bool:
         """Whether a failure is one that this iterator has to do with.

@@ -37,6 +37,10 @@ from grain_jax._product.structure import Structure
 __all__ = ["Placed", "Placer"]
 
 
+# Where batches have several structures in turn, each is looked at once.
+_KEPT = 8
+
+
 def _x64(enabled: bool) -> AbstractContextManager[Any]:
     """Sets JAX's 64-bit types for this thread: the setting of whoever made the stage."""
     # In older versions of JAX it is in `jax.experimental`.
@@ -104,8 +108,8 @@ class Placer:
         self.outlook: Callable[[], tuple[bool, int] | None] = lambda: None
         self.tally: Callable[[], int | None] = lambda: None
         self._tallied: int | None = None
-        # Of the batch that was placed last, which may be later than the one that is handed out.
-        self._structure: Structure | None = None
+        # Of batches that were placed, the last of which may be later than the one handed out.
+        self._structures: list[Structure] = []
         config: Any = jax.config
         self._x64 = bool(config.jax_enable_x64)
         self.devices = placement.devices
@@ -189,7 +193,7 @@ class Placer:
         """
         self._rows.full = self._rows.full or tuple(bones["full"])
         leaves = skeleton.leaves_of(bones, len(self._rows.full))
-        known = None if self._structure is None else self._structure.treedef
+        known = [structure.treedef for structure in self._structures]
         with _x64(self._x64):
             placed: Placed = self._place(skeleton.tree_of(bones, leaves, known), True)
         return dataclasses.replace(
@@ -237,11 +241,14 @@ class Placer:
 
     def _flattened(self, batch: Any) -> tuple[list[Any], Structure]:
         leaves, treedef = jax.tree_util.tree_flatten(batch)
-        if self._structure is None or self._structure.treedef != treedef:
+        known = self._structures
+        found = next((structure for structure in known if structure.treedef == treedef), None)
+        if found is None:
             if self._rows.rule == "pad":
                 self._rows.check_maskable(batch)
-            self._structure = Structure(batch, treedef, self._placement, self._rows)
-        return leaves, self._structure
+            found = Structure(batch, treedef, self._placement, self._rows)
+            known[:] = [found, *known[: _KEPT - 1]]
+        return leaves, found
 
     def _kept(self, real: Any, arrays: list[Array | jax.Array | None]) -> dict[str, Any]:
         """What processes with the same rows have alike, and would not notice otherwise.

@@ -2,11 +2,12 @@
 
 Leaves with rows become their dtype and the shape of a row. The others, which are the same on every
 process, travel as they are. Dicts, lists, tuples and None are known; any other container is for a
-process whose own last batch had the same structure, in words.
+process that has had batches of the same structure, in words.
 """
 
 from __future__ import annotations
 
+import ast
 import base64
 import re
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ from grain_jax._values.errors import InvalidTypeError, InvalidValueError
 __all__ = ["describe", "leaves_of", "tree_of"]
 
 _LARGEST = 1 << 20
+_MOST_OBJECTS = 1 << 12
 
 
 def describe(
@@ -61,23 +63,23 @@ def leaves_of(skeleton: dict[str, Any], lead: int) -> list[Any]:
     return [_unleaf(leaf, lead) for leaf in skeleton["leaves"]]
 
 
-def tree_of(skeleton: dict[str, Any], leaves: Sequence[Any], known: Any = None) -> Any:
+def tree_of(skeleton: dict[str, Any], leaves: Sequence[Any], known: Sequence[Any] = ()) -> Any:
     """Returns a batch of these leaves, in the containers of the one that was described.
 
     Args:
       skeleton: what `describe` returned.
       leaves: what `leaves_of` returned of it.
-      known: the tree structure of the last batch of this process; None if it had none.
+      known: tree structures of batches that this process has had.
 
     Raises:
       InvalidValueError: if its containers are none that JSON can name, and not known either.
     """
     if skeleton["tree"] is not None:
         return _untree(skeleton["tree"], leaves)
-    wanted, own = skeleton["structure"], None if known is None else _words(known)
-    if own == wanted:
-        return jax.tree_util.tree_unflatten(known, leaves)
-    had = "it had no batch" if own is None else f"its own last batch had the structure {own}"
+    wanted, own = skeleton["structure"], {_words(treedef): treedef for treedef in known}
+    if wanted in own:
+        return jax.tree_util.tree_unflatten(own[wanted], leaves)
+    had = f"its own batches had the structure {' or '.join(own)}" if own else "it had no batch"
     raise InvalidValueError(
         f"this process has run out of batches, and cannot make padding of the structure {wanted},"
         f" which the batch of another one has here: {had}. Make batches of dicts with text as"
@@ -127,7 +129,9 @@ def _leaf(leaf: Any, axes: int | None, row: Sequence[int] | None) -> Any:
         return {"keys": str(jax.random.key_impl(leaf)), "value": _leaf(words, None, None)}
     if axes is not None:
         return {"dtype": _name(leaf.dtype), "row": list(leaf.shape[axes:] if row is None else row)}
-    if isinstance(leaf, (np.ndarray, np.generic, jax.Array)) and leaf.dtype.kind not in "OUS":
+    if isinstance(leaf, np.ndarray) and leaf.dtype.hasobject:
+        return _objects(leaf)
+    if isinstance(leaf, (np.ndarray, np.generic, jax.Array)):
         array = np.asarray(leaf)
         if array.nbytes > _LARGEST:
             raise InvalidValueError(
@@ -140,12 +144,23 @@ def _leaf(leaf: Any, axes: int | None, row: Sequence[int] | None) -> Any:
     return {"value": leaf if isinstance(leaf, (str, bool, int, float)) else None}
 
 
+def _objects(array: Any) -> Any:
+    """An array of objects, as far as each of them can travel by itself."""
+    if array.dtype != object or array.size > _MOST_OBJECTS:
+        return {"value": None}
+    return {"objects": [_leaf(one, None, None) for one in array.flat], "shape": list(array.shape)}
+
+
 def _unleaf(leaf: Any, lead: int) -> Any:
     if "keys" in leaf:
         return jax.random.wrap_key_data(_unleaf(leaf["value"], lead), impl=leaf["keys"])
     if "value" in leaf:
         return leaf["value"]
-    dtype = np.dtype(leaf["dtype"])
+    if "objects" in leaf:
+        objects = np.empty(len(leaf["objects"]), object)
+        objects[:] = [_unleaf(one, lead) for one in leaf["objects"]]
+        return objects.reshape(leaf["shape"])
+    dtype = _dtype(leaf["dtype"])
     if "row" in leaf:
         return np.zeros((0,) * lead + tuple(leaf["row"]), dtype)
     data = base64.b64decode(leaf["data"])
@@ -153,5 +168,15 @@ def _unleaf(leaf: Any, lead: int) -> Any:
 
 
 def _name(dtype: Any) -> str:
+    if dtype.names is not None:
+        return repr(np.lib.format.dtype_to_descr(dtype))
+    if dtype.kind == "T":
+        return "T"
     # `str` of a dtype that NumPy does not know itself, as bfloat16, only says how long it is.
     return str(dtype.name if dtype.isbuiltin == 2 else dtype.str)
+
+
+def _dtype(name: str) -> Any:
+    return (
+        np.lib.format.descr_to_dtype(ast.literal_eval(name)) if name[0] == "[" else np.dtype(name)
+    )

@@ -69,11 +69,11 @@ def test_padding_of_other_containers_needs_the_same_structure_here() -> None:
         return {"p": pair}
 
     one, two = np.ones(2), np.ones((2, 2))
-    got = beside([batch(Pair(one, two))], [batch(Pair(two, one))])
+    got = beside([batch(Pair(one, two))], [batch(Pair(two, one)), batch([one, two])])
     assert isinstance(got["p"], Pair)
     assert (got["p"].left.shape, got["p"].right.shape) == ((2,), (2, 2))
     with pytest.raises(
-        InvalidValueError, match=r"Pair.*: its own last batch had the .*PyTreeDef"
+        InvalidValueError, match=r"Pair.*: its own batches had the .*PyTreeDef"
     ) as error:
         beside([batch(Pair(one, two))], [batch([one, two])])
     assert "Make batches of dicts" in str(error.value)
