@@ -20,8 +20,8 @@ PUBLIC = {
     "grain_jax.constants": "DATASET_INDEX EPOCH INDEX META_FEATURES RECORD RECORD_KEY SEED",
     "grain_jax.errors": """
         ClosedError DriftError GrainError InvalidTypeError InvalidValueError
-        MissingDependencyError NoElementsError OutOfRangeError StackError StateError TooManyErrors
-        TransformError WorkerError""",
+        MemoryLimitError MissingDependencyError NoElementsError OutOfRangeError StackError
+        StateError TooManyErrors TransformError WorkerError""",
     "grain_jax.experimental": """
         ElasticIterator FlatMapTransform LimitIterDataset MapWithIndexTransform
         RebatchIterDataset RepeatIterDataset WindowShuffleIterDataset WindowShuffleMapDataset

@@ -11,7 +11,7 @@ from grain_jax._algebra.running import Skip
 from grain_jax._datasets.plan import Branch, Grouped, Upstream
 from grain_jax._datasets.stages import Stage
 from grain_jax._execution import forms, inline, silence
-from grain_jax._execution.gathering import Part, Passed
+from grain_jax._execution.gathering import Gathering, Part, Passed
 from grain_jax._execution.grouped import Each, Groups
 from grain_jax._execution.layout import Layout
 from grain_jax._execution.leaves import Own, Records
@@ -54,6 +54,7 @@ class Builder:
         self._away = away
         self._beside = beside or max(layout.streams, len(branch.plan.leaves()))
         self._wanted = wanted
+        self.gatherings: list[tuple[str, Gathering]] = []
         self.overdue: Callable[[int], Callable[[int, int, Skip], None] | None] = lambda begin: None
 
     def whole(self, cursor: Cursor) -> Stream:
@@ -92,7 +93,9 @@ class Builder:
         if isinstance(root, Grouped):
             parts = [self._part(number, one) for number, one in enumerate(cursor[0][0])]
             if first is None:
-                return Passed(parts, root.grouping, cursor[0], self._again)
+                stream = Passed(parts, root.grouping, cursor[0], self._again)
+                self.gatherings.append((root.title, stream))
+                return stream
             return self._later(parts, first, cursor, again=self._again)
         assert first is not None
         lane = self._layout.lane(index, self._base, first)
@@ -111,7 +114,7 @@ class Builder:
         root = self._branch.plan.root
         wanted = root.grouping.wanted if isinstance(root, Grouped) else 1
         builder = Builder(branch, layout, 0, self._here, self._away, self._beside, wanted)
-        builder.overdue = self.overdue
+        builder.overdue, builder.gatherings = self.overdue, self.gatherings
         stream: Stream = builder.whole(cursor)
         several = len(self._branch.parents)
         return stream if several == 1 else Part(stream, number, several)
@@ -134,6 +137,8 @@ class Builder:
         feed: Feed
         if stage.grouping is not None:
             feed = Groups(parents, stage.grouping, place, stage.unit, local, again)
+            title = next(step.title for step in stage.steps if step.counts == "groups")
+            self.gatherings.append((title, feed))
         else:
             feed = Each(parents[0], place, 1 if local else _MOST_TOGETHER, local)
         return self._made(stage, feed, since, parents, beside)

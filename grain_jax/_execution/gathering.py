@@ -50,6 +50,11 @@ class _Parent:
         self._runs.append(run)
         self._ends.append(self._count)
 
+    @property
+    def runs(self) -> list[Run]:
+        """Those whose elements are here."""
+        return self._runs[self._delivered :]
+
     def begin_anew(self, stream: Stream) -> None:
         """Goes on with the same stream from its start; what it left out at its end comes first."""
         self._waiting += self.stream.left_over
@@ -145,6 +150,18 @@ class Gathering:
         for parent in self._parents:
             parent.stream.advance()
 
+    def close(self) -> None:
+        """Gives up what nobody will pull."""
+        for parent in self._parents:
+            parent.stream.close()
+
+    def held(self) -> tuple[int, int]:
+        """Returns how many elements are here, and how many bytes their tasks' results take."""
+        runs = [run for parent in self._parents for run in parent.runs if len(run)]
+        bundles = {id(bundle): bundle for run in runs if (bundle := _bundle(run)) is not None}
+        size = sum(bundle.place[3] for bundle in bundles.values())
+        return sum(map(len, runs)), size
+
     @property
     def has_group(self) -> bool:
         """Whether the elements of a group are here."""
@@ -204,7 +221,14 @@ class Gathering:
                 *parent.stream.left_over,
             )
         ]
+        self.close()
         return END
+
+
+def _bundle(run: Run) -> Any:
+    """Returns the results of a worker that a run is part of, if it is."""
+    bundle = getattr(run.held, "bundle", None)
+    return bundle if hasattr(bundle, "place") else None
 
 
 class Passed(Gathering):
@@ -305,6 +329,10 @@ class Part:
     def advance(self) -> None:
         """Gets work going."""
         self._stream.advance()
+
+    def close(self) -> None:
+        """Gives up what nobody will pull."""
+        self._stream.close()
 
     def pull(self, most: int, block: bool) -> Any:
         """Returns a run of at most so many outputs, PENDING or END."""

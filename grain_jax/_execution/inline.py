@@ -48,6 +48,9 @@ class Executor(Protocol):
     def result(self, ticket: int, block: bool = True) -> Bundle | None:
         """Returns the outputs; None if they are not there yet and `block` is false."""
 
+    def drop(self, ticket: int) -> None:
+        """Gives a ticket up."""
+
     def cancel(self) -> None:
         """Forgets all tickets."""
 
@@ -117,6 +120,12 @@ class Inline:
                 return Outputs(*self._program.run(stage, payload, inputs, None, ready))
             finally:
                 ready = None  # it may be an exception, whose traceback leads to this frame
+
+    def drop(self, ticket: int) -> None:
+        """Forgets a task."""
+        self._tasks.pop(ticket, None)
+        if self._reads is not None:
+            self._reads.forget(ticket)
 
     def cancel(self) -> None:
         """Forgets what was submitted."""

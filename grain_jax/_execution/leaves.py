@@ -144,6 +144,9 @@ class Own:
     def advance(self) -> None:
         """A user's iterator runs when it is asked."""
 
+    def close(self) -> None:
+        """A user's iterator is the user's to close."""
+
     def pull(self, most: int, block: bool) -> Any:
         """Returns a run of one element, or END."""
         try:

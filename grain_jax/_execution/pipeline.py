@@ -14,6 +14,7 @@ from grain_jax._datasets.plan import Branch, Plan, Upstream, has_positions
 from grain_jax._datasets.program import GapError, Program
 from grain_jax._datasets.stages import Stage
 from grain_jax._execution import building, forms, generators, inline, skips, snapshots, workers
+from grain_jax._execution.gathering import Gathering
 from grain_jax._execution.layout import Layout, Position
 from grain_jax._execution.runs import END, Cursor, Run, Stream, read
 from grain_jax._values import errors, faults, forks, options
@@ -52,6 +53,7 @@ class Pipeline:
         self._program = Program(frozen, self._all)
         self._executors: tuple[inline.Executor, inline.Executor] | None = None
         self._stream: Stream | None = None
+        self._gatherings: list[tuple[str, Gathering]] = []
         self._run: Run | None = None
         # The last element; its cursor is made when somebody asks.
         self._last: tuple[Any, int] | None = None
@@ -215,11 +217,22 @@ class Pipeline:
         except GapError:
             self._forget()
             self.position = self._loosened()
-        except BaseException:
+        except BaseException as error:
             self.check_open()  # another thread may have closed it meanwhile
+            if isinstance(error, errors.MemoryLimitError):
+                faults.add_note(error, self._most_held())
             self._forget()
             raise
         return self.next_row()
+
+    def _most_held(self) -> str:
+        """Says which operator holds most of the elements that wait for others."""
+        title, (count, size) = max(
+            ((title, gathering.held()) for title, gathering in self._gatherings),
+            key=lambda found: found[1][1],
+            default=("the pipeline", (0, 0)),
+        )
+        return f"{title} holds most of it: {count} elements that wait for others, {size} bytes"
 
     def advance(self) -> None:
         """Gets work going."""
@@ -294,6 +307,7 @@ class Pipeline:
             self.position = self.layout.ended(self.stages, self.position)
         # The iterator may be kept for long, and is only used again where it is set back.
         self._ended, self._stream, self._run = True, None, None
+        self._gatherings = []
         self._end()
         return None
 
@@ -320,6 +334,7 @@ class Pipeline:
 
     def _forget(self) -> None:
         self._stream, self._run, self._ended = None, None, False
+        self._gatherings = []
         if any(executor.is_broken for executor in self._executors or ()):
             self._end()  # what could not be loaded is loaded anew
         for executor in self._executors or ():
@@ -370,6 +385,7 @@ class Pipeline:
             self._branch_of(position), self.layout, position.base, *self._executors
         )
         builder.overdue = self._overdue
+        self._gatherings = builder.gatherings
         return builder.whole(self.cursor(position))
 
     def _overdue(self, begin: int) -> Callable[[int, int, Skip], None] | None:

@@ -66,6 +66,12 @@ class Reads:
                 return None
         return job.read
 
+    def forget(self, ticket: int) -> None:
+        """Forgets what was read for a ticket."""
+        job = self._open.pop(ticket, None)
+        if job is not None:
+            job.dropped = True
+
     def drop(self) -> None:
         """Forgets what was not taken yet."""
         jobs, self._open = self._open, {}

@@ -199,3 +199,6 @@ class Stream(Protocol):
 
     def advance(self) -> None:
         """Gets work going without waiting for any."""
+
+    def close(self) -> None:
+        """Gives up what nobody will pull."""

@@ -104,6 +104,16 @@ class Tasks:
             self._window.popleft()
             self._unpack(task, bundle)
 
+    def close(self) -> None:
+        """Gives up the tasks that nobody will pull, and those of the streams that feed it."""
+        self._over = True
+        while self._window:
+            task, ticket = self._window.popleft()
+            if not isinstance(task, _Failure):
+                self._executor.drop(ticket)
+        for stream in self._parents:
+            stream.close()
+
     def _submit(self, block: bool) -> bool:
         try:
             task = self._feed.next(block)

@@ -30,6 +30,7 @@ def executor(program: Program, setup: iterators.Setup) -> inline.Executor:
         buffer=chosen.per_worker_buffer_size,
         max_worker_restarts=chosen.max_worker_restarts,
         stall_timeout=chosen.stall_timeout,
+        memory_limit=chosen.memory_limit,
         init=chosen.worker_init_fn,
         ignored=tuple(chosen.ignore_globals),
     )

@@ -28,6 +28,7 @@ __all__ = [
     "GrainError",
     "InvalidTypeError",
     "InvalidValueError",
+    "MemoryLimitError",
     "MissingDependencyError",
     "NoElementsError",
     "OutOfRangeError",
@@ -100,6 +101,10 @@ class TransformError(GrainError, RuntimeError):
 
 class WorkerError(GrainError, RuntimeError):
     """A worker process died or does not answer."""
+
+
+class MemoryLimitError(GrainError, MemoryError):
+    """Elements that wait for others take more memory than they may."""
 
 
 class DriftError(GrainError, RuntimeError):

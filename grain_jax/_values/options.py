@@ -168,6 +168,9 @@ class MultiprocessingOptions:
       on_error: what an exception in user code does: "raise", or an `ErrorPolicy`.
       max_worker_restarts: how often one task may lose its worker before that is an error.
       stall_timeout: seconds that workers may be silent before that is an error; None waits on.
+      memory_limit: bytes that elements which wait for others (of a batch behind a filter, a window,
+        a pack) may take in this process beside the shared memory; None for an eighth of the
+        machine's. Beyond it there is an error.
       worker_init_fn: called as `worker_init_fn(index, count)` in every worker, also in one that
         replaces a dead one, before the pipeline is loaded or a module of its imported: the place
         for what a library keeps in globals. Not called with 0 workers: there, set it yourself.
@@ -185,6 +188,7 @@ class MultiprocessingOptions:
     on_error: Literal["raise"] | ErrorPolicy = "raise"
     max_worker_restarts: int = 3
     stall_timeout: float | None = None
+    memory_limit: int | None = None
     worker_init_fn: Callable[[int, int], None] | None = None
     ignore_globals: Sequence[str] = ()
 
@@ -202,6 +206,8 @@ class MultiprocessingOptions:
             )
         if self.stall_timeout is not None:
             _check_seconds("stall_timeout", self.stall_timeout)
+        if self.memory_limit is not None:
+            check_count("memory_limit", self.memory_limit, minimum=0, hint="It counts bytes.")
         if self.worker_init_fn is not None and not callable(self.worker_init_fn):
             raise errors.InvalidTypeError(
                 "worker_init_fn must be a function of a worker's index and the number of workers, "

@@ -195,6 +195,22 @@ def test_what_waits_is_more_than_the_memory_for_results(
             assert (batch["wide"] == np.array(values)[:, None]).all()
 
 
+def test_what_waits_has_a_limit_and_the_error_names_who_holds_it(few_slots: None) -> None:
+    dataset = RANGE.filter(every(4)).map(wide).batch(400)
+    for limit, waits in ((0, None), (1_000_000, None), (1 << 30, 400)):
+        options = grain.MultiprocessingOptions(num_workers=2, memory_limit=limit)
+        with iter(dataset.mp_prefetch(options)) as iterator:
+            if waits is not None:
+                assert len(next(iterator)["value"]) == waits
+                continue
+            with pytest.raises(MemoryError, match=f"memory_limit is {limit}") as caught:
+                next(iterator)
+            assert isinstance(caught.value, grain.errors.MemoryLimitError)
+            note = "".join(caught.value.__notes__)
+            assert "step 3: batch(400) holds most of it: " in note
+            assert "elements that wait for others" in note
+
+
 def test_a_batch_in_this_process_of_records_from_workers(few_slots: None) -> None:
     begun = in_workers(RANGE.filter(every(20)).map(wide))
     pairs = begun.map(lambda record: (record["value"], record["wide"].sum())).batch(25)

@@ -31,6 +31,9 @@ class Letters:
     def advance(self) -> None:
         pass
 
+    def close(self) -> None:
+        pass
+
     def pull(self, most: int, block: bool) -> Any:
         if not block and not next(self._ready):
             return PENDING

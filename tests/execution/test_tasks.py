@@ -28,6 +28,7 @@ class Slow:
         self._looks = looks
         self._left: dict[int, int] = {}
         self.submitted: list[str] = []
+        self.open: set[int] = set()
 
     def submit(
         self,
@@ -38,6 +39,7 @@ class Slow:
     ) -> int:
         ticket = self._inner.submit(kind, payload, inputs, label)
         self._left[ticket] = self._looks
+        self.open.add(ticket)
         self.submitted.append(label)
         return ticket
 
@@ -45,7 +47,11 @@ class Slow:
         self._left[ticket] -= 1
         if self._left[ticket] > 0 and not block:
             return None
+        self.open.discard(ticket)
         return self._inner.result(ticket)
+
+    def drop(self, ticket: int) -> None:
+        self.open.discard(ticket)
 
     def cancel(self) -> None:
         self._inner.cancel()
@@ -211,3 +217,15 @@ def test_a_failing_unit_comes_after_those_before_it() -> None:
     assert [pulled(stream) for _ in range(9)] == list(range(9))
     with pytest.raises(KeyError):
         pulled(stream)
+
+
+def test_what_nobody_pulls_is_given_up() -> None:
+    stream, executor = build(
+        [step("filter", lambda x: x % 3 == 1), step("batch", transforms.Batch(2))]
+    )
+    assert pulled(stream).tolist() == [1, 4]
+    stream.advance()
+    assert executor.open
+    stream.close()
+    assert not executor.open
+    assert stream.pull(1, True) is END

@@ -39,6 +39,7 @@ class Ledger:
         workers: int,
         restarts: int,
         capacity: int,
+        memory_limit: int | None = None,
     ) -> None:
         self.broken: BaseException | None = None  # why no task can be answered any more
         self.last_report = time.monotonic()
@@ -59,7 +60,7 @@ class Ledger:
         self._answers: dict[int, Bundle | BaseException] = {}
         self._flying: dict[int, tuple[Task, int]] = {}  # attempt -> its task and slot
         self._waiting: deque[Task] = deque()  # could not be sent yet
-        self._pending = Pending()
+        self._pending = Pending(memory_limit)
         self._doubtful: set[int] = set()  # attempts that a worker may have taken and not told of
         self._latest: dict[int, int] = {}  # row -> last attempt that its worker reported
         self._lost_starts: dict[int, int] = {}  # row -> deaths in a row, all while loading
@@ -114,6 +115,11 @@ class Ledger:
         if ticket not in self._open:
             raise InvalidValueError(f"ticket {ticket} is collected, cancelled or unknown")
         return None
+
+    def drop(self, ticket: int) -> None:
+        """Forgets one task."""
+        self._open.pop(ticket, None)
+        self._answers.pop(ticket, None)
 
     def forget(self) -> None:
         """Forgets all tasks; their slots come back when their attempts have reported."""

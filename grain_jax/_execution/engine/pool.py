@@ -61,6 +61,8 @@ class Pool:
         program: see `Program`.
         workers: how many processes, at least 1.
         buffer: results that each worker may be ahead by.
+        memory_limit: bytes of this process for results that have left their slots. None: an eighth
+            of the machine's memory.
         slot_budget_bytes: shared memory for results; beyond it, `Bundle.load` copies. None: an
             eighth of the machine's memory, at most 2 GiB.
         mode: how workers start: "fork_imported" (modules are imported once, before the fork),
@@ -85,6 +87,7 @@ class Pool:
         workers: int,
         buffer: int = 1,
         slot_budget_bytes: int | None = None,
+        memory_limit: int | None = None,
         mode: str = "auto",
         max_worker_restarts: int = 3,
         stall_timeout: float | None = None,
@@ -141,6 +144,7 @@ class Pool:
                 workers,
                 max_worker_restarts,
                 self.capacity,
+                memory_limit,
             )
             self._connect(first_row=0)
             undo.pop_all()
@@ -220,6 +224,12 @@ class Pool:
                 if self._records:
                     self._hand_out()
             self._wait()
+
+    def drop(self, ticket: int) -> None:
+        """Gives a ticket up: its slot comes back when its attempts have reported."""
+        self._check_process()
+        with self._lock:
+            self._ledger.drop(ticket)
 
     @property
     def is_broken(self) -> bool:

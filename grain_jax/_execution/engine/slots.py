@@ -10,7 +10,7 @@ from typing import Any
 from grain_jax._execution.engine.arena import Arena, Memory
 from grain_jax._execution.engine.table import Table
 
-__all__ = ["Slots", "default_budget"]
+__all__ = ["Slots", "default_budget", "memory_of_machine"]
 
 
 class _HandedOut(weakref.ref["Memory"]):
@@ -136,6 +136,11 @@ class Slots:
 
 def default_budget() -> int:
     """Returns the bytes that slots may hold when nobody says: an eighth of memory, up to 2 GiB."""
+    return max(64 << 20, min(2 << 30, memory_of_machine() // 8))
+
+
+def memory_of_machine() -> int:
+    """Returns the bytes of memory that the machine has, or that this process may use of it."""
     try:
         total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError):
@@ -148,4 +153,4 @@ def default_budget() -> int:
             continue
         if text.isdigit():
             total = min(total, int(text))
-    return max(64 << 20, min(2 << 30, total // 8))
+    return total
