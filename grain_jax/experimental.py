@@ -7,6 +7,12 @@ from grain_jax import _lazy
 if TYPE_CHECKING:
     from grain_jax._algebra.pieces import batch_and_pad as batch_and_pad
     from grain_jax._datasets.operators.limit import LimitIterDataset as LimitIterDataset
+    from grain_jax._datasets.operators.packing import (
+        BestFitPackIterDataset as BestFitPackIterDataset,
+    )
+    from grain_jax._datasets.operators.packing import (
+        FirstFitPackIterDataset as FirstFitPackIterDataset,
+    )
     from grain_jax._datasets.operators.rebatch import RebatchIterDataset as RebatchIterDataset
     from grain_jax._datasets.operators.repeat import RepeatIterDataset as RepeatIterDataset
     from grain_jax._datasets.operators.windows import (
@@ -24,7 +30,9 @@ else:
     __getattr__, __dir__, __all__ = _lazy.facade(
         __name__,
         {
+            "BestFitPackIterDataset": f"{_OPERATORS}.packing:BestFitPackIterDataset",
             "ElasticIterator": "grain_jax._product.elastic:ElasticIterator",
+            "FirstFitPackIterDataset": f"{_OPERATORS}.packing:FirstFitPackIterDataset",
             "FlatMapTransform": "grain_jax._algebra.transforms:FlatMap",
             "LimitIterDataset": f"{_OPERATORS}.limit:LimitIterDataset",
             "MapWithIndexTransform": "grain_jax._algebra.transforms:MapWithIndex",

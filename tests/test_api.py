@@ -23,9 +23,10 @@ PUBLIC = {
         MemoryLimitError MissingDependencyError NoElementsError OutOfRangeError StackError
         StateError TooManyErrors TransformError WorkerError""",
     "grain_jax.experimental": """
-        ElasticIterator FlatMapTransform LimitIterDataset MapWithIndexTransform
-        RebatchIterDataset RepeatIterDataset WindowShuffleIterDataset WindowShuffleMapDataset
-        ZipIterDataset ZipMapDataset batch_and_pad device_put""",
+        BestFitPackIterDataset ElasticIterator FirstFitPackIterDataset FlatMapTransform
+        LimitIterDataset MapWithIndexTransform RebatchIterDataset RepeatIterDataset
+        WindowShuffleIterDataset WindowShuffleMapDataset ZipIterDataset ZipMapDataset
+        batch_and_pad device_put""",
     "grain_jax.multiprocessing": "MultiprocessingOptions",
     "grain_jax.python": """
         ArrayRecordDataSource Batch BatchOperation DATASET_INDEX DataLoader DatasetIterator
