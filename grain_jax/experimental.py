@@ -6,6 +6,9 @@ from grain_jax import _lazy
 
 if TYPE_CHECKING:
     from grain_jax._algebra.pieces import batch_and_pad as batch_and_pad
+    from grain_jax._datasets.fluent import apply_transformations as apply_transformations
+    from grain_jax._datasets.operators.flat_map import FlatMapIterDataset as FlatMapIterDataset
+    from grain_jax._datasets.operators.flat_map import FlatMapMapDataset as FlatMapMapDataset
     from grain_jax._datasets.operators.limit import LimitIterDataset as LimitIterDataset
     from grain_jax._datasets.operators.packing import (
         BestFitPackIterDataset as BestFitPackIterDataset,
@@ -25,7 +28,12 @@ if TYPE_CHECKING:
     from grain_jax._datasets.operators.zip import ZipMapDataset as ZipMapDataset
     from grain_jax._product.device import device_put as device_put
     from grain_jax._product.elastic import ElasticIterator as ElasticIterator
+    from grain_jax._product.recovery import (
+        assert_equal_output_after_checkpoint as assert_equal_output_after_checkpoint,
+    )
+    from grain_jax._values.permutation import index_shuffle as index_shuffle
 else:
+    _ASSERT = "assert_equal_output_after_checkpoint"
     _OPERATORS = "grain_jax._datasets.operators"
     __getattr__, __dir__, __all__ = _lazy.facade(
         __name__,
@@ -33,6 +41,8 @@ else:
             "BestFitPackIterDataset": f"{_OPERATORS}.packing:BestFitPackIterDataset",
             "ElasticIterator": "grain_jax._product.elastic:ElasticIterator",
             "FirstFitPackIterDataset": f"{_OPERATORS}.packing:FirstFitPackIterDataset",
+            "FlatMapIterDataset": f"{_OPERATORS}.flat_map:FlatMapIterDataset",
+            "FlatMapMapDataset": f"{_OPERATORS}.flat_map:FlatMapMapDataset",
             "FlatMapTransform": "grain_jax._algebra.transforms:FlatMap",
             "LimitIterDataset": f"{_OPERATORS}.limit:LimitIterDataset",
             "MapWithIndexTransform": "grain_jax._algebra.transforms:MapWithIndex",
@@ -42,7 +52,10 @@ else:
             "WindowShuffleMapDataset": f"{_OPERATORS}.windows:WindowShuffleMapDataset",
             "ZipIterDataset": f"{_OPERATORS}.zip:ZipIterDataset",
             "ZipMapDataset": f"{_OPERATORS}.zip:ZipMapDataset",
+            "apply_transformations": "grain_jax._datasets.fluent:apply_transformations",
+            _ASSERT: f"grain_jax._product.recovery:{_ASSERT}",
             "batch_and_pad": "grain_jax._algebra.pieces:batch_and_pad",
             "device_put": "grain_jax._product.device:device_put",
+            "index_shuffle": "grain_jax._values.permutation:index_shuffle",
         },
     )

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from grain_jax._algebra import kinds, transforms
 from grain_jax._values import notices
 
-__all__ = ["Fluent"]
+__all__ = ["Fluent", "apply_transformations"]
 
 Self = TypeVar("Self", bound="Fluent")
 R = TypeVar("R")
@@ -64,3 +64,10 @@ def _told_of(member: Any) -> Any:
     if isinstance(member, staticmethod):
         return staticmethod(_told_of(member.__func__))
     return _constructs(member) if isinstance(member, FunctionType) else member
+
+
+def apply_transformations(
+    ds: Self, transformations: transforms.Transformation | transforms.Transformations
+) -> Self:
+    """Returns `ds.apply(transformations)`; the older way to write it."""
+    return ds.apply(transformations)

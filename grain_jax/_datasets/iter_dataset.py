@@ -111,6 +111,10 @@ class IterDataset(fluent.Fluent, Generic[T]):
         root = self._description.root
         return isinstance(root, Upstream) and root.dataset is self
 
+    def _be(self, other: IterDataset[Any]) -> None:
+        """Makes this, an object of a class of ours, what a method returns."""
+        self._description, self._text = other._description, other._text
+
     def _make_of(
         self,
         parents: Sequence[IterDataset[Any]],

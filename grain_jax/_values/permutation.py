@@ -25,8 +25,9 @@ import numpy as np
 import numpy.typing as npt
 
 from grain_jax._values.errors import InvalidValueError, OutOfRangeError
+from grain_jax._values.options import check_count, check_seed
 
-__all__ = ["permute", "permute_epochs", "permute_one", "round_keys"]
+__all__ = ["index_shuffle", "permute", "permute_epochs", "permute_one", "round_keys"]
 
 Int64s = npt.NDArray[np.int64]
 _IntOrArray = TypeVar("_IntOrArray", int, npt.NDArray[np.int64])
@@ -100,6 +101,25 @@ def permute_one(index: int, n: int, seed: int) -> int:
     if index == n - 1 == 1 << bits:
         return index
     return _walk([index], n, bits // 2, seed)[0]
+
+
+def index_shuffle(index: int, max_index: int, seed: int, rounds: int) -> int:
+    """Where an index goes in a permutation of the numbers from 0 to `max_index`, both included.
+
+    Args:
+      index: from 0 to `max_index`.
+      max_index: the largest number.
+      seed: 32 bits.
+      rounds: 4, which is what everything here shuffles with.
+
+    >>> sorted(index_shuffle(index, max_index=4, seed=3, rounds=4) for index in range(5))
+    [0, 1, 2, 3, 4]
+    """
+    for name, value in (("index", index), ("max_index", max_index), ("seed", seed)):
+        check_count(name, value, minimum=0)
+    if rounds != _ROUNDS:
+        raise InvalidValueError(f"rounds must be {_ROUNDS}, got {rounds!r}.")
+    return permute_one(int(index), int(max_index) + 1, check_seed(seed))
 
 
 @functools.lru_cache(maxsize=1024)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import grain_jax
-from tests.compat.pairs import plain_list
+from tests.compat.pairs import flat_map, plain_list
 
 SEEDS = st.integers(0, 2**31 - 1)
 LENGTHS = st.lists(st.integers(0, 25), min_size=1, max_size=4)
@@ -135,5 +135,45 @@ def test_zips_of_random_access(reference_grain: ModuleType, lengths: list[int]) 
             for part, length in enumerate(lengths)
         ]
         return plain_list(library.experimental.ZipMapDataset(parts))
+
+    assert made(grain_jax) == made(reference_grain)
+
+
+@settings(max_examples=25, deadline=None)
+@given(largest=st.integers(0, 10**6), seed=st.integers(0, 2**32 - 1), data=st.data())
+def test_shuffled_indices(reference_grain: ModuleType, largest: int, seed: int, data: Any) -> None:
+    index = data.draw(st.integers(0, largest))
+    ours, theirs = (
+        library.experimental.index_shuffle(index, max_index=largest, seed=seed, rounds=4)
+        for library in (grain_jax, reference_grain)
+    )
+    assert ours == theirs
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ((10, 9, 1, 4), "index"),
+        ((-1, 9, 1, 4), "index must be at least 0"),
+        ((1, 9, 2**32, 4), "seed"),
+        ((1, 9, 1, 6), "rounds must be 4, got 6"),
+        ((1.5, 9, 1, 4), "index must be a whole number"),
+    ],
+)
+def test_indices_that_are_none_are_refused(arguments: Any, text: str) -> None:
+    with pytest.raises(grain_jax.errors.GrainError, match=text):
+        grain_jax.experimental.index_shuffle(*arguments)
+
+
+@pytest.mark.parametrize("fan_out", [1, 3])
+def test_flat_maps(reference_grain: ModuleType, fan_out: int) -> None:
+    def made(library: ModuleType) -> list[Any]:
+        split, numbers = flat_map(library, fan_out, fan_out), library.MapDataset.range(9)
+        (stream,) = streams(library, [9])
+        return [
+            plain_list(library.experimental.FlatMapMapDataset(numbers, split)),
+            plain_list(library.experimental.FlatMapIterDataset(stream, split)),
+            plain_list(library.experimental.apply_transformations(numbers, [split])),
+        ]
 
     assert made(grain_jax) == made(reference_grain)
