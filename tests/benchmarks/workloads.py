@@ -34,6 +34,16 @@ class CropAndFlip(grain.transforms.RandomMap):  # type: ignore[misc, name-define
         return crop[:, ::-1] if rng.random() < 0.5 else crop
 
 
+class OneIn(grain.transforms.Filter):  # type: ignore[misc, name-defined]
+    """Keeps one number of so many."""
+
+    def __init__(self, many: int) -> None:
+        self.many = many
+
+    def filter(self, element: int) -> bool:
+        return element % self.many == 0
+
+
 class Arrays:
     """`count` different arrays, made where they are first read, so that nobody pickles them."""
 
@@ -57,6 +67,13 @@ def loader(workload: str, workers: int, threads: int | None) -> Any:
     """An endless loader; `threads=None` leaves reading to the library."""
     source, operations, batch_size = {
         "integers": (grain.sources.RangeDataSource(0, 1_000_000, 1), [Increment()], 256),
+        "filter": (grain.sources.RangeDataSource(0, 1_000_000, 1), [OneIn(2)], 256),
+        "sieve": (grain.sources.RangeDataSource(0, 1_000_000, 1), [OneIn(256)], 45),
+        "sieve, large batches": (
+            grain.sources.RangeDataSource(0, 1_000_000, 1),
+            [OneIn(256)],
+            4_500,
+        ),
         "images": (Arrays(64, (256, 256, 3), "uint8", 50_000), [CropAndFlip()], 64),
         "large records": (Arrays(16, (4 * 2**20,), "float32", 10_000), [], 4),
     }[workload]
