@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     )
     from grain_jax._datasets.operators.zip import ZipIterDataset as ZipIterDataset
     from grain_jax._datasets.operators.zip import ZipMapDataset as ZipMapDataset
-    from grain_jax._product.device import device_put as device_put
     from grain_jax._product.elastic import ElasticIterator as ElasticIterator
     from grain_jax._product.recovery import (
         assert_equal_output_after_checkpoint as assert_equal_output_after_checkpoint,
     )
+    from grain_jax._product.transfer import device_put as device_put
     from grain_jax._values.permutation import index_shuffle as index_shuffle
 else:
     _ASSERT = "assert_equal_output_after_checkpoint"
@@ -55,7 +55,7 @@ else:
             "apply_transformations": "grain_jax._datasets.fluent:apply_transformations",
             _ASSERT: f"grain_jax._product.recovery:{_ASSERT}",
             "batch_and_pad": "grain_jax._algebra.pieces:batch_and_pad",
-            "device_put": "grain_jax._product.device:device_put",
             "index_shuffle": "grain_jax._values.permutation:index_shuffle",
+            "device_put": "grain_jax._product.transfer:device_put",
         },
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -17,7 +16,6 @@ from grain_jax._datasets.iter_dataset import IterDataset, plan_of
 from grain_jax._execution.fingerprint import Declared
 from grain_jax._execution.iterator import batch_rows
 from grain_jax._execution.prefetch_iterator import PrefetchIterator, known_length
-from grain_jax._product.leaves import detach
 from grain_jax._product.lockstep import STOP, Lockstep
 from grain_jax._product.placer import Placed, Placer
 from grain_jax._product.remainder import Described, Rows
@@ -26,7 +24,7 @@ from grain_jax._product.terms import Terms
 from grain_jax._values import notices
 from grain_jax._values.errors import InvalidTypeError, InvalidValueError
 
-__all__ = ["DeviceIterator", "device_put", "prefetch_to_device"]
+__all__ = ["DeviceIterator", "check_size", "prefetch_to_device"]
 
 
 def prefetch_to_device(
@@ -95,38 +93,12 @@ def prefetch_to_device(
         return DeviceIterator(
             source,
             sharding,
-            buffer_size=_check_size("buffer_size", buffer_size, 1),
-            rows=Rows(remainder, mask_key, _described_rows(source), _check_size("axis", axis, 0)),
+            buffer_size=check_size("buffer_size", buffer_size, 1),
+            rows=Rows(remainder, mask_key, _described_rows(source), check_size("axis", axis, 0)),
             length=known_length(source),
             pads_rows=ragged == "pad",
             close_source=close_source,
         )
-
-
-@notices.constructing("device_put")
-def device_put(
-    ds: Iterable[Any], device: Any, *, cpu_buffer_size: int = 4, device_buffer_size: int = 2
-) -> DeviceDataset:
-    """Moves the elements of a dataset to a device, ahead on the host and again on the device.
-
-    Unlike `prefetch_to_device`, elements may differ in shape from one to the next. Over several
-    processes they are the same on each, and as many.
-
-    Args:
-      ds: a dataset, or anything that can be iterated over again and again.
-      device: a device or a `jax.sharding.Sharding`, or a tree prefix of these.
-      cpu_buffer_size: how many elements may wait on the host.
-      device_buffer_size: how many elements may wait on the device.
-
-    Returns:
-      What gives an iterator over `ds`, with its states, at each `iter`.
-    """
-    return DeviceDataset(
-        ds,
-        device,
-        _check_size("cpu_buffer_size", cpu_buffer_size, 0),
-        _check_size("device_buffer_size", device_buffer_size, 0),
-    )
 
 
 class DeviceIterator(PrefetchIterator[Any]):
@@ -338,50 +310,6 @@ class DeviceIterator(PrefetchIterator[Any]):
         return sizes
 
 
-class DeviceDataset:
-    """What `device_put` returns: each `iter` starts at the beginning, with threads of its own."""
-
-    def __init__(self, source: Iterable[Any], device: Any, host_size: int, device_size: int):
-        self._source = source
-        self._device = device
-        self._host_size = host_size
-        self._device_size = device_size
-
-    @notices.constructing("iterator")
-    def __iter__(self) -> DeviceIterator:
-        return DeviceIterator(
-            _HostIterator(self._source, self._host_size),
-            self._device,
-            buffer_size=self._device_size,
-            rows=Rows(None, "mask", None),
-            length=known_length(self._source),
-            close_source=True,
-        )
-
-    def __len__(self) -> int:
-        return len(self._source)  # type: ignore[arg-type]
-
-    def __bool__(self) -> bool:
-        """False only where the source is known to be empty."""
-        return known_length(self._source) != 0
-
-
-class _HostIterator(PrefetchIterator[Any]):
-    """Elements ahead on the host, in memory that nobody else writes to."""
-
-    def __init__(self, source: Iterable[Any], size: int) -> None:
-        detacher = _Detacher()
-        super().__init__(source, detacher, size)
-        detacher.is_fresh, self._is_fresh = self._is_fresh, True
-
-
-class _Detacher:
-    is_fresh = False
-
-    def __call__(self, element: Any) -> Any:
-        return jax.tree_util.tree_map(functools.partial(detach, is_fresh=self.is_fresh), element)
-
-
 def _leave(lockstep: Lockstep, pid: int) -> None:
     """Tells the other processes of the end of an iterator, unless it is a copy in a fork."""
     if os.getpid() == pid:
@@ -395,7 +323,8 @@ def _spec_of(leaf: Any) -> Any:
     return spec(leaf.shape, leaf.dtype) if isinstance(leaf, np.ndarray) else type(leaf)
 
 
-def _check_size(name: str, size: Any, least: int) -> int:
+def check_size(name: str, size: Any, least: int) -> int:
+    """Returns a number of things as an int, or raises an error that names it."""
     if isinstance(size, bool) or not isinstance(size, (int, np.integer)):
         raise InvalidTypeError(f"{name}={size!r} is no integer: give {least} or more.")
     if size < least:

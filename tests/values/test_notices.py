@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 import pytest
 from jax._src import distributed
@@ -80,6 +81,12 @@ def test_what_cannot_be_made_says_once_what_to_do() -> None:
     (note,) = error.__notes__
     assert note.startswith("This process is one of 2 of a job.")
     assert "os._exit(1)" in note
+
+
+def test_an_error_without_jax_is_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "jax._src.distributed")
+    with pytest.raises(ValueError, match="no data"), notices.constructing("loader"):
+        raise ValueError("no data")
 
 
 def test_a_process_alone_has_nobody_to_tell(monkeypatch: pytest.MonkeyPatch) -> None:
