@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from grain_jax._algebra import access, stacking
-from grain_jax._algebra.blocks import Block, joined
+from grain_jax._algebra.blocks import Block
 from grain_jax._algebra.running import Failures, Skip
 from grain_jax._datasets.plan import Plan, has_positions
 from grain_jax._datasets.stages import Stage
+from grain_jax._datasets.units import before_gap, each, of_block, of_groups, of_payload
 from grain_jax._values import faults, progress
 
 __all__ = ["GapError", "Gathered", "Outcome", "Program", "Read"]
@@ -242,10 +243,8 @@ class Program:
             block = stage.run(block, allocate, stage.seed, failures)
         else:
             done = len(payload.sizes)
-            groups = _groups(stage, payload, block)
-            block = _each_unit(
-                groups, lambda group: stage.run(group, allocate, stage.seed), failures
-            )
+            groups = of_groups(stage, payload.sizes, payload.layouts, block)
+            block = each(groups, lambda group: stage.run(group, allocate, stage.seed), failures)
         return self._settled(stage, done, block, failures)
 
     def _run_units(
@@ -294,8 +293,8 @@ class Program:
     ) -> tuple[int, Block]:
         """Runs one unit after the other."""
         if isinstance(ready, Read):
-            pieces = _pieces(stage, ready.block)
-            return ready.units, _each_unit(
+            pieces = of_block(stage, ready.block)
+            return ready.units, each(
                 pieces, lambda piece: stage.run(piece, allocate, stage.seed), failures
             )
         asked, together = -(-payload.count // stage.unit), ready
@@ -306,7 +305,7 @@ class Program:
             return self._run_part(stage, part, allocate)
 
         try:
-            block = _each_unit(_parts(payload, stage.unit), run, failures)
+            block = each(of_payload(payload, stage.unit), run, failures)
             if (
                 together is not None
                 and failures.stop is None
@@ -325,7 +324,7 @@ class Program:
         waited = time.perf_counter() - begin - (time.thread_time() - busy)
         units = -(-payload.count // stage.unit)
         if stage.needs_all and block.rows is not None:
-            units = _gap(block.rows) // stage.unit
+            units = before_gap(block.rows) // stage.unit
             if not units:
                 raise GapError
             block = block.part(0, units * stage.unit)
@@ -354,53 +353,3 @@ def _at_once(allocate: stacking.Allocate | None) -> tuple[type[BaseException], .
     unit's own. In the trainer's process it is an answer to now, whichever unit is under way.
     """
     return (KeyboardInterrupt, SystemExit, GeneratorExit) if allocate is None else ()
-
-
-def _gap(rows: Sequence[int]) -> int:
-    """Returns the first number that is missing among 0, 1, 2 and so on."""
-    return next((place for place, row in enumerate(rows) if place != row), len(rows))
-
-
-def _each_unit(
-    units: Iterable[tuple[int, Any]], run: Callable[[Any], Block | None], failures: Failures
-) -> Block:
-    """Returns what `run` makes of units, each by itself, up to one that stops; rows are units."""
-    results: list[Block] = []
-    for unit, part in units:
-        try:
-            result = run(part)
-        except BaseException as error:
-            if not failures.add(unit, error):
-                break
-            continue
-        if result is not None:
-            result.rows = [unit] * len(result)
-            results.append(result)
-    return joined(results) if results else Block([], [], rows=[])
-
-
-def _groups(stage: Stage, payload: Gathered, block: Block) -> Iterator[tuple[int, Block]]:
-    """Yields units and their blocks, each of which counts as a full one."""
-    end = 0
-    for unit, size in enumerate(payload.sizes or ()):
-        begin, end = end, end + size
-        piece = block.move(begin, end)
-        piece.ordinal = block.ordinal + unit * stage.unit
-        piece.layout = None if payload.layouts is None else payload.layouts[unit]
-        yield unit, piece
-
-
-def _parts(payload: Any, size: int) -> Iterator[tuple[int, Any]]:
-    """Yields units and their payloads."""
-    for unit, begin in enumerate(range(0, payload.count, size)):
-        yield unit, payload.part(begin, min(begin + size, payload.count))
-
-
-def _pieces(stage: Stage, block: Block) -> Iterator[tuple[int, Block]]:
-    """Yields units and their blocks; a unit whose record is absent is left out."""
-    size, rows, first = stage.unit, block.rows, block.ordinal
-    for place in range(0, len(block), size):
-        piece = block.move(place, place + size)
-        unit = place // size if rows is None else rows[place]
-        piece.rows, piece.ordinal = None, first + unit * size
-        yield unit, piece

@@ -14,20 +14,18 @@ from grain_jax._execution.ahead import RunAhead, refuse_in_fork
 from grain_jax._execution.farewell import Once, call_within
 from grain_jax._execution.here import RunHere
 from grain_jax._execution.ownership import Owned, Owner, refuse_owned, require_state, take_over
+from grain_jax._execution.producing import NOWHERE, Producer
 from grain_jax._values import forks
 from grain_jax._values.checkpointable import StatefulCheckpointable
 from grain_jax._values.closing import Closing
 from grain_jax._values.errors import ClosedError, InvalidTypeError
 from grain_jax._values.faults import strip, user_traceback, with_traceback
 
-__all__ = ["SKIP", "PrefetchIterator", "known_length"]
+__all__ = ["PrefetchIterator", "known_length"]
 
 T = TypeVar("T")
 
 _Run: TypeAlias = RunAhead[tuple[T, Any]] | RunHere[tuple[T, Any]]
-
-SKIP: Any = object()
-_NOWHERE: Any = object()
 
 # `close()` returns within a second, whatever the source does: it gets this long to return by itself
 # (less where it is to be closed anyway), its `close` that long, and all together so much.
@@ -278,8 +276,8 @@ class PrefetchIterator(Closing, StatefulCheckpointable, Generic[T]):
         if run is None:
             self._halt()
             position = self._answering.state = self._position()
-            origin = position if self._rewind and self._upstream.has_state else _NOWHERE
-            produce = _Producer(self._upstream, self._convert, origin)
+            origin = position if self._rewind and self._upstream.has_state else NOWHERE
+            produce = Producer(self._upstream, self._convert, origin)
             if draws := self._upstream.draws:
                 run = RunHere(produce, self._buffer_size, draws)
             else:
@@ -316,7 +314,7 @@ class PrefetchIterator(Closing, StatefulCheckpointable, Generic[T]):
     def _position(self) -> Any:
         """The source's state at the last element delivered; before the first run, its own."""
         state = self._answering.state
-        return self._upstream.state() if state is _NOWHERE else state
+        return self._upstream.state() if state is NOWHERE else state
 
     def _own_state(self) -> Any:
         return self._encode(copy.deepcopy(self._position()))
@@ -356,14 +354,14 @@ class _Answering:
     """
 
     def __init__(self, outer: PrefetchIterator[Any]) -> None:
-        self.state: Any = _NOWHERE
+        self.state: Any = NOWHERE
         self._outer = weakref.ref(outer)
 
     def get_state(self, own: Callable[[], Any]) -> Any:
         outer = self._outer()
         if outer is not None and outer._owner is not None:
             return outer._decode(outer._owner.get_state(outer._own_state))
-        return copy.deepcopy(own() if self.state is _NOWHERE else self.state)
+        return copy.deepcopy(own() if self.state is NOWHERE else self.state)
 
     def set_state(self, state: Any) -> None:
         self._living().set_state(state)
@@ -396,26 +394,6 @@ class _Held:
     def set_state(self, state: Any) -> None:
         with self._iterator._lock:
             self._iterator._move_to(state)
-
-
-class _Producer(Generic[T]):
-    """What the thread calls: the next element, converted, and the position after it."""
-
-    def __init__(self, owned: Owned, convert: Callable[[Any], T], origin: Any) -> None:
-        self._upstream = owned
-        self._convert = convert
-        self._origin = origin
-
-    def __call__(self) -> tuple[T, Any]:
-        if self._origin is not _NOWHERE:
-            self._upstream.set_state(self._origin)
-            self._origin = _NOWHERE
-        while True:
-            element = self._upstream.next()
-            state = self._upstream.state()
-            converted = self._convert(element)
-            if converted is not SKIP:
-                return converted, state
 
 
 def known_length(source: Any) -> int | None:

@@ -13,7 +13,7 @@ import jax
 from jax.sharding import Sharding
 
 from grain_jax._algebra.blocks import Rest
-from grain_jax._execution.prefetch_iterator import SKIP
+from grain_jax._execution.producing import SKIP
 from grain_jax._product import skeleton
 from grain_jax._product.agreement import Facts
 from grain_jax._product.leaves import (

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from grain_jax._execution.ownership import Owned, Owner, refuse_owned
-from grain_jax._execution.prefetch_iterator import SKIP, PrefetchIterator
+from grain_jax._execution.prefetch_iterator import PrefetchIterator
+from grain_jax._execution.producing import SKIP
 from grain_jax._values.errors import ClosedError, InvalidTypeError
 from tests.execution.test_ahead import no_thread_left, wait_until
 

@@ -14,7 +14,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from grain_jax._execution.engine import (
     channel,
@@ -27,8 +27,9 @@ from grain_jax._execution.engine import (
     slots,
     table,
 )
-from grain_jax._execution.engine.arena import Allocate, Arena, gate
+from grain_jax._execution.engine.arena import Arena, gate
 from grain_jax._execution.engine.bundle import Bundle
+from grain_jax._execution.engine.task import Program
 from grain_jax._values.errors import ClosedError, InvalidValueError, WorkerError
 
 __all__ = ["Bundle", "Pool", "Program"]
@@ -37,21 +38,6 @@ _LOOK = 0.5  # seconds; the longest wait before looking whether the helper still
 _pools: weakref.WeakSet[Pool] = weakref.WeakSet()
 _numbers = itertools.count()
 _unsafe: set[tuple[str, ...]] = set()  # modules after whose import no worker can be forked
-
-
-class Program(Protocol):
-    """What workers run: picklable by cloudpickle, loaded once, then called for every task.
-
-    It may have a method `before(stage, payload, outputs, info, row, error)`, which returns what is
-    left of outputs and info if output number `row` cannot be sent, or raises the error. If it has
-    a true attribute `closes`, workers call its `finish()` as they end, unless they are killed.
-    """
-
-    def run(
-        self, stage: int, payload: Any, inputs: list[Any], allocate: Allocate
-    ) -> tuple[list[Any], Any]:
-        """Returns the outputs of one task, any picklable trees, and a small picklable `info`."""
-        ...
 
 
 class Pool:

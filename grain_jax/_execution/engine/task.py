@@ -1,17 +1,32 @@
-"""Tasks, as the trainer writes them down for workers."""
+"""What workers run, and tasks, as the trainer writes them down for workers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from grain_jax._execution.engine import wire
-from grain_jax._execution.engine.arena import ALIGNMENT, Arena
+from grain_jax._execution.engine.arena import ALIGNMENT, Allocate, Arena
 from grain_jax._execution.engine.bundle import Bundle
 
-__all__ = ["Task"]
+__all__ = ["Program", "Task"]
 
 _INLINE = 4096  # bytes; a longer body is written to the slot
+
+
+class Program(Protocol):
+    """What workers run: picklable by cloudpickle, loaded once, then called for every task.
+
+    It may have a method `before(stage, payload, outputs, info, row, error)`, which returns what is
+    left of outputs and info if output number `row` cannot be sent, or raises the error. If it has
+    a true attribute `closes`, workers call its `finish()` as they end, unless they are killed.
+    """
+
+    def run(
+        self, stage: int, payload: Any, inputs: list[Any], allocate: Allocate
+    ) -> tuple[list[Any], Any]:
+        """Returns the outputs of one task, any picklable trees, and a small picklable `info`."""
+        ...
 
 
 class Task:
