@@ -20,6 +20,7 @@ starts the next: trainer, zygote (one per trainer), helper (one per pool), worke
     worker.py    one worker: take a task, run it, answer
     observer.py  what the trainer's code reads from modules
     describer.py, likeness.py, changes.py  values and code as what is compared
+    growths.py   containers that code adds to, compared as they grow
     drift.py     compares it in a worker
     signals.py   which signals are left to the trainer, and what steps start has
     orphans.py   workers whose helper is gone, until they are gone, too

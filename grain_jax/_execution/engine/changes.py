@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import dis
 import functools
@@ -27,6 +28,11 @@ _MUTATORS = frozenset(
     setdefault update __setitem__ fill sort reverse
     """.split()  # noqa: SIM905
 )
+_MOVERS = frozenset(
+    "appendleft clear insert pop popitem popleft remove sort reverse discard".split()  # noqa: SIM905
+)
+_TESTS = ("CONTAINS_OP", "IS_OP", "TO_BOOL", "UNARY_NOT", "POP_TOP", "STORE_FAST")
+_ENDS = ("POP_TOP", "RETURN_VALUE", "NOP")  # with jumps and stores: of statements
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -41,6 +47,9 @@ class Changes:
         has in messages, or "" where code counts with `+=` under names that are not known.
       cells: variables of enclosing functions that it assigns or changes in place.
       made: chains that it compares to None, as what is made at its first use.
+      used: those of `grown` whose elements it reads; whether there is one is not reading it.
+      moved: those of `grown` whose elements do not keep their places.
+      counted: those of `grown` whose length it takes.
     """
 
     kept: frozenset[tuple[str, ...]] = frozenset()
@@ -49,6 +58,9 @@ class Changes:
     cells: frozenset[str] = frozenset()
     entries: frozenset[tuple[tuple[str, ...], str]] = frozenset()
     made: frozenset[tuple[str, ...]] = frozenset()
+    used: frozenset[tuple[str, ...]] = frozenset()
+    moved: frozenset[tuple[str, ...]] = frozenset()
+    counted: frozenset[tuple[str, ...]] = frozenset()
 
 
 @functools.lru_cache(maxsize=4096)
@@ -63,6 +75,9 @@ def changes(code: types.CodeType) -> Changes:
     cells: set[str] = set()
     entries: set[tuple[tuple[str, ...], str]] = set()
     made: set[tuple[str, ...]] = set()
+    used: set[tuple[str, ...]] = set()
+    moved: set[tuple[str, ...]] = set()
+    counted: set[tuple[str, ...]] = set()
     for one in codes:
         scan = _Scan(one)
         read |= scan.read
@@ -71,6 +86,9 @@ def changes(code: types.CodeType) -> Changes:
         cells |= scan.cells
         entries |= scan.entries
         made |= scan.made
+        used |= {chain for chain, count in scan.uses.items() if count > 0}
+        moved |= scan.moved
+        counted |= scan.counted
     names = {chain[-1] for chain in assigned if chain[0] == ANY}
     kept = {chain for chain in read if chain in assigned or (chain[-1] in names and chain[1:])}
     texts = {text for one in codes for text in one.co_consts if isinstance(text, str)}
@@ -83,6 +101,9 @@ def changes(code: types.CodeType) -> Changes:
         frozenset(cells),
         frozenset(entries),
         frozenset(made),
+        frozenset(used),
+        frozenset(moved),
+        frozenset(counted),
     )
 
 
@@ -100,6 +121,11 @@ class _Scan:
         self.cells: set[str] = set()
         self.entries: set[tuple[tuple[str, ...], str]] = set()
         self.made: set[tuple[str, ...]] = set()
+        # How often each chain is loaded, less those that read no element.
+        self.uses: collections.Counter[tuple[str, ...]] = collections.Counter()
+        self.moved: set[tuple[str, ...]] = set()
+        self.counted: set[tuple[str, ...]] = set()
+        self._default: tuple[str, ...] = ()  # whose `setdefault` is called
         self._aliases: dict[str, tuple[str, ...]] = {}
         self._module: tuple[str, ...] = ()  # that is imported from
         self._tops: list[tuple[str, ...]] = []  # after each instruction; () where it is unknown
@@ -107,9 +133,38 @@ class _Scan:
         for instruction in dis.get_instructions(code):
             if instruction.opname in NO_EFFECT:
                 continue
-            top = self._step(instruction, self._tops[-1] if self._tops else (), code)
+            before = self._tops[-1] if self._tops else ()
+            top = self._step(instruction, before, code)
+            self._count(instruction, before, top)
             self._done.append(instruction)
             self._tops.append(top)
+
+    def _count(
+        self, instruction: dis.Instruction, before: tuple[str, ...], top: tuple[str, ...]
+    ) -> None:
+        """Counts what is loaded, and what does with it something else than to read elements."""
+        kind, name = instruction.opname, instruction.argval
+        if top and kind not in ("COPY", "PRECALL", "PUSH_NULL", "SWAP"):
+            self.uses[top] += 1
+        if kind in ("LOAD_FAST_LOAD_FAST", "LOAD_FAST_BORROW_LOAD_FAST_BORROW"):
+            self.uses[self._local(name[0])] += 1
+        if not before:
+            return
+        if kind in _ATTRIBUTES:
+            is_read = name == "setdefault" or name not in _MUTATORS
+            self.uses[before] -= not is_read
+            if name in _MOVERS:
+                self.moved.add(before)
+            self._default = before if name == "setdefault" else self._default
+        elif kind in _TESTS or kind.startswith("POP_JUMP") or "STORE_FAST" in kind:
+            self.uses[before] -= 1
+        elif kind == "CALL" and instruction.arg == 1 and self._is_length(before):
+            self.uses[before] -= 1
+            self.counted.add(before)
+
+    def _is_length(self, chain: tuple[str, ...]) -> bool:
+        recent = self._done[-len(chain) - 3 :]
+        return any(one.opname in _GLOBALS and one.argval == "len" for one in recent)
 
     def _step(
         self, instruction: dis.Instruction, top: tuple[str, ...], code: types.CodeType
@@ -135,6 +190,8 @@ class _Scan:
             return top
         if kind in ("PRECALL", "PUSH_NULL"):
             return top
+        if kind == "CALL" and instruction.arg == 2 and self._default and self._is_new():
+            return self._element(self._default)  # of `setdefault(key, [])`
         if kind == "CALL" and not instruction.arg and top[-1:] not in ((), (LOCAL,), (RESULT,)):
             return (*top, RESULT)
         if kind.endswith(("IF_NONE", "IF_NOT_NONE")):
@@ -146,7 +203,8 @@ class _Scan:
         if kind == "IMPORT_FROM":
             return (*self._module, name)
         if kind == "BINARY_SUBSCR" or (kind == "BINARY_OP" and instruction.argrepr == "[]"):
-            return self._container(1)  # what changes an element changes the container
+            # What changes an element changes the container.
+            return self._element(self._container(1))
         if kind == "STORE_FAST":
             self._store(name, top)
         elif kind in ("STORE_GLOBAL", "DELETE_GLOBAL"):
@@ -159,8 +217,21 @@ class _Scan:
         elif kind in ("STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE"):
             container = self._container(2 if kind == "STORE_SLICE" else 1)
             if container:
+                self.uses[container] -= 1
+                if kind != "STORE_SUBSCR":
+                    self.moved.add(container)
                 self._assign_entry(container)
         return ()
+
+    def _element(self, container: tuple[str, ...]) -> tuple[str, ...]:
+        """Takes an element: by itself, that reads nothing."""
+        self.uses[container] -= 1
+        return container
+
+    def _is_new(self) -> bool:
+        """Whether an empty list, set or dict has been made, or an object without arguments."""
+        made = [one for one in self._done[-2:] if one.opname != "PRECALL"][-1]
+        return made.opname.startswith(("BUILD_", "CALL")) and not made.arg
 
     def _assign_entry(self, container: tuple[str, ...]) -> None:
         last, is_counted = self._done[-1], False
@@ -168,6 +239,8 @@ class _Scan:
             copies = [at for at, one in enumerate(self._done) if one.opname == "COPY"]
             is_counted = bool(copies)
             last = self._done[max(copies[-1] - 2, 0)] if copies else last
+            self.uses[container] -= is_counted
+        is_counted = is_counted or self._is_sum(container)
         key = last.argval if last.opname in ("LOAD_CONST", "LOAD_SMALL_INT") else None
         if container[-1] == "__dict__" and isinstance(key, str):
             self.assigned.add((*container[:-1], key))
@@ -176,6 +249,20 @@ class _Scan:
         self.grown.add(container)
         if is_counted or isinstance(key, str | int):
             self.entries.add((container, "" if key is None else f"[{key!r}]"))
+
+    def _is_sum(self, container: tuple[str, ...]) -> bool:
+        """Whether what is assigned is computed of the entry that is there."""
+        begin = len(self._done)
+        while begin and not _ends(self._done[begin - 1].opname):
+            begin -= 1
+        steps = list(zip(self._done[begin:], self._tops[begin:], strict=True))
+        reads = [top for one, top in steps if one.opname in _ATTRIBUTES and one.argval == "get"]
+        operations = [one for one, _ in steps if one.opname == "BINARY_OP" and one.argrepr != "[]"]
+        calls = [one for one, _ in steps if one.opname in _GLOBALS]
+        if (*container, "get") not in reads or any(one.argval == "len" for one in calls):
+            return False
+        first = next(iter(top for _, top in steps if top), ())
+        return bool(operations) or first != container[: len(first)]
 
     def _container(self, above: int) -> tuple[str, ...]:
         """Returns what lies below so many values on top of the stack."""
@@ -213,3 +300,7 @@ class _Scan:
 
     def _local(self, name: str) -> tuple[str, ...]:
         return self._aliases.get(name, (LOCAL,))
+
+
+def _ends(kind: str) -> bool:
+    return kind in _ENDS or kind.startswith(("STORE", "DELETE")) or "JUMP" in kind

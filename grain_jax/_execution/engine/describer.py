@@ -26,7 +26,7 @@ from grain_jax._execution.engine import changes, contents
 from grain_jax._execution.engine.digests import code_digest, digest
 from grain_jax._execution.engine.likeness import WIDTH, Description, cut, fixed
 
-__all__ = ["Describer"]
+__all__ = ["FLAT", "Describer"]
 
 _MOST_PARTS = 2_000  # of one value; what lies beyond is not looked at
 _MOST_FLAT = 100_000  # of one container of numbers and text, which are quicker to look at
@@ -36,7 +36,7 @@ _MOST_BYTES = 1 << 20  # of one array; of a larger one, as many are looked at
 _DEEPEST = 20
 
 _SCALARS = frozenset({type(None), bool, int, float, complex, str, bytes, bytearray, type(...)})
-_FLAT = frozenset({type(None), bool, int, float, complex, str, bytes})
+FLAT = frozenset({type(None), bool, int, float, complex, str, bytes})
 _TEXT = frozenset({str, bytes})
 _BY_TEXT = (range, slice, np.dtype)
 # By their names: a value of such a type has imported the module, and each worker would pay for it.
@@ -81,7 +81,7 @@ class Describer:
         cells: frozenset[str] = frozenset(),
         growing: frozenset[str] = frozenset(),
     ) -> None:
-        self._names = names
+        self.names = names
         self._growing = growing
         self._cells = cells
         self._left = 0
@@ -96,6 +96,11 @@ class Describer:
             return Description("opaque", _type_name(type(value)))
         used = _MOST_PARTS - self._left
         return described if used <= _MOST_SENT else _condensed(described)
+
+    def label(self, key: Any) -> str:
+        """Returns what messages call the entry of a key."""
+        self._left, self._open = _MOST_PARTS, set()
+        return f"[{self._key(key)}]"
 
     def _describe(self, value: Any) -> Description:
         kind = type(value)
@@ -151,8 +156,8 @@ class Describer:
             return Description("opaque", name)
         chosen, growing = dict(inside or {}), []
         if is_users or inside is None:
-            held = contents.defaults(kind, self._names) | reach.attributes(value)
-            names = (self._names | contents.stored(kind, self._names)) - contents.cached(kind)
+            held = contents.defaults(kind, self.names) | reach.attributes(value)
+            names = (self.names | contents.stored(kind, self.names)) - contents.cached(kind)
             names &= held.keys()
             chosen |= {f".{key}": held[key] for key in sorted(names - self._growing)}
             growing = [(f".{key}", self._grown(held[key])) for key in sorted(names & self._growing)]
@@ -200,7 +205,7 @@ class Describer:
             return self._user_function(wrapped)
         if reach.is_a(wrapped, type):
             text, origin = f"class {_type_name(wrapped)}", wrapped.__module__
-            if "__subclasses__" in self._names and reach.is_users(origin):
+            if "__subclasses__" in self.names and reach.is_users(origin):
                 derived = type.__subclasses__(wrapped)
                 known = {(one.__module__, one.__qualname__): one for one in derived}
                 parts = self._each([(".__subclasses__()", set(known.values()))])
@@ -234,7 +239,7 @@ class Describer:
         fixed = {key: part for key, part in given.items() if not reach.is_a(part, _CHANGING)}
         held |= {f"({key}=)": part for key, part in fixed.items()}
         own = vars(function)
-        held |= {f".{key}": own[key] for key in sorted(own.keys() & self._names)}
+        held |= {f".{key}": own[key] for key in sorted(own.keys() & self.names)}
         parts = self._each(held.items())
         return Description("code", "", text, code_digest(code), origin, parts)
 
@@ -312,7 +317,7 @@ def _flat(value: Any) -> bytes | None:
     length = 0
     for part in parts:
         kinds = set(map(type, part))
-        if not kinds <= _FLAT:
+        if not kinds <= FLAT:
             return None
         if kinds & _TEXT:
             texts = part if kinds <= _TEXT else [one for one in part if type(one) in _TEXT]

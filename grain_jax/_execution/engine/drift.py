@@ -19,6 +19,7 @@ from grain_jax._algebra import reach
 from grain_jax._execution.engine import contents
 from grain_jax._execution.engine.changes import RESULT
 from grain_jax._execution.engine.describer import Describer
+from grain_jax._execution.engine.growths import Growing, Growth
 from grain_jax._execution.engine.likeness import Description, difference
 from grain_jax._values.errors import DriftError
 
@@ -65,7 +66,7 @@ class Observation:
     @property
     def name(self) -> str:
         """What messages call it."""
-        return ".".join(self.path).replace(f".{RESULT}", RESULT)
+        return name_of(self.path)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -77,12 +78,14 @@ class Observed:
       cells: variables of enclosing functions that code changes.
       growing: those of the names that code adds to.
       observations: variables and functions.
+      growths: containers in them that code adds to and reads.
     """
 
     names: frozenset[str]
     cells: frozenset[str]
     growing: frozenset[str]
     observations: tuple[Observation, ...]
+    growths: tuple[Growth, ...] = ()
 
 
 def find(path: Sequence[str]) -> Any:
@@ -101,6 +104,11 @@ def find(path: Sequence[str]) -> Any:
     return at
 
 
+def name_of(path: Sequence[str]) -> str:
+    """Returns what messages call what lies at a path."""
+    return ".".join(path).replace(f".{RESULT}", RESULT)
+
+
 class Watch:
     """Compares, in a worker, what it reads with what the trainer does.
 
@@ -111,6 +119,7 @@ class Watch:
     def __init__(self, observed: Observed) -> None:
         self._describer = Describer(observed.names, observed.cells, observed.growing)
         self._open: Sequence[Observation] = observed.observations
+        self._growing = [Growing(one, self._describer) for one in observed.growths]
         self._unmade: set[tuple[str, ...]] = set()
         self._told: list[tuple[str, str]] = []  # names, and what differs
 
@@ -121,9 +130,23 @@ class Watch:
           DriftError: something differs.
         """
         self._open = [one for one in self._open if not self._tried(one)]
+        for one in self._growing if not self._told else ():
+            self._look_at(one)
+        self._growing = [one for one in self._growing if one.is_open]
         if self._told:
             raise DriftError(_message(self._told))
-        return bool(self._open)
+        return bool(self._open or self._growing)
+
+    def _look_at(self, one: Growing) -> None:
+        path = one.growth.path
+        # Another thread may change the container meanwhile.
+        with contextlib.suppress(Exception):
+            found = one.look(find(path))
+            if found is not None:
+                where, here, there = found
+                name = name_of(path)
+                text = f"{name}{where} is {here} here, and {there} in a worker"
+                self._told.append((name, text))
 
     def _tried(self, one: Observation) -> bool:
         try:

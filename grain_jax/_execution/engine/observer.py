@@ -13,7 +13,7 @@ import cloudpickle
 from grain_jax._algebra import kinds, reach
 from grain_jax._algebra.mentions import absolute, mentions
 from grain_jax._execution.engine import contents, namesakes
-from grain_jax._execution.engine.changes import ANY, CELL, IMPORT, LOCAL, RESULT, changes
+from grain_jax._execution.engine.changes import ANY, CELL, IMPORT, LOCAL, RESULT, Changes, changes
 from grain_jax._execution.engine.describer import Describer
 from grain_jax._execution.engine.drift import (
     EQUAL,
@@ -25,12 +25,19 @@ from grain_jax._execution.engine.drift import (
     find,
     time_of,
 )
+from grain_jax._execution.engine.growths import Growth, Rule, growths
 from grain_jax._execution.engine.likeness import Description
 
 __all__ = ["observe"]
 
 _MOST = 5_000  # variables and functions
 _INSIDE = (LOCAL, ANY, CELL)  # what chains begin with whose end is an attribute of some object
+# Where code names one of these, numbers that it notes are times.
+_CLOCKS = frozenset(
+    """
+    time time_ns monotonic monotonic_ns perf_counter perf_counter_ns process_time now utcnow getpid
+    """.split()  # noqa: SIM905
+)
 _times: dict[str, int] = {}  # of files, as they were first looked at
 
 
@@ -92,8 +99,12 @@ class _Observer:
         cells: set[str] = set()
         kept, grown, made = _Changed(), _Changed(), _Changed()
         functions = _reached(self.functions.values())
+        known = set(map(id, functions))
+        elsewhere = _Changed()  # what methods make that are not called, as far as is known
         for function in self.functions.values():
             mentioned |= reach.names_in(function)
+            if id(function) not in known:
+                elsewhere.add(function, changes(function.__code__).made)
         for function in functions:
             for module, name, value, _ in _modules_in(function):
                 if reach.is_users(module) and _name_of(value) != f"{module}.{name}":
@@ -114,6 +125,9 @@ class _Observer:
                 entries.setdefault(_place(function, chain), set()).add(label)
             if _changes_itself(function):
                 growing.add((function.__module__, function.__qualname__.rpartition(".")[0]))
+        rules = _Rules(functions, grown, entries, growing)
+        found_growths: list[Growth] = []
+        followed = set().union(*map(reach.names_in, functions))
         theirs = _assigned_by(init)
         names = frozenset(mentioned - kept.attributes)
         containers = frozenset(names & grown.attributes)
@@ -122,7 +136,12 @@ class _Observer:
         for path, value in self._values.items():
             if theirs.has(path) or (kept.has(path) and value is None):
                 continue
+            if elsewhere.has(path) and path[-1] not in followed:
+                continue
             kind = type(value)
+            if not kept.has(path) or made.has(path):
+                with contextlib.suppress(Exception):
+                    found_growths += growths(path, value, rules.of, describer)
             described = _without_own(describer.describe(value), entries)
             grows = grown.has(path)
             if (kind.__module__, kind.__qualname__) in growing and not grows:
@@ -145,7 +164,8 @@ class _Observer:
             file = getattr(sys.modules[path[0]], "__file__", None) or ""
             changed = _times.setdefault(file, time_of(file))
             observations.append(Observation(path, described, how, file, changed))
-        return Observed(names, frozenset(cells), containers, tuple(observations))
+        observed = tuple(observations)
+        return Observed(names, frozenset(cells), containers, observed, tuple(found_growths))
 
     def _methods(self, kind: type) -> Iterator[Any]:
         """Takes the methods of a class and its bases, all of which may be called."""
@@ -290,6 +310,50 @@ def _modules_in(
 def _name_of(module: types.ModuleType) -> str:
     name = vars(module).get("__name__")
     return name if type(name) is str else ""
+
+
+class _Rules:
+    """How containers are compared that code adds to."""
+
+    def __init__(
+        self,
+        functions: list[types.FunctionType],
+        grown: _Changed,
+        entries: dict[tuple[str, ...], set[str]],
+        growing: set[tuple[str, ...]],
+    ) -> None:
+        self._grown, self._entries, self._growing = grown, entries, growing
+        self._used, self._moved, self._counted = _Changed(), _Changed(), _Changed()
+        self._timed = _Changed()
+        for function in functions:
+            found = changes(function.__code__)
+            if found == Changes():  # all that it names it may read
+                self._used.add(function, _beginnings(mentions(function.__code__).chains))
+                self._used.attributes |= reach.names_in(function)
+            self._used.add(function, found.used)
+            self._moved.add(function, found.moved)
+            self._counted.add(function, found.counted)
+            if not _CLOCKS.isdisjoint(reach.names_in(function)):
+                self._timed.add(function, found.grown)
+
+    def of(self, path: tuple[str, ...], value: Any, variable: tuple[str, ...]) -> Rule | None:
+        """Returns how a container is compared: see `growths`."""
+        # What code assigns by an object of the user's, it assigns in what the object holds.
+        places = [one if len(one) == 2 else one[-1:] for one in (path, variable)]
+        labels = set().union(*(self._entries.get(place, ()) for place in places))
+        kind = type(value)
+        if (kind.__module__, kind.__qualname__) in self._growing:
+            labels |= self._entries.get((), set())
+            return Rule(frozenset(labels), "" not in labels)
+        if not self._grown.has(path) or not self._used.has(path):
+            return None
+        has_numbers = "" not in labels and not self._timed.has(path)
+        is_moved = self._moved.has(path)
+        return Rule(frozenset(labels), has_numbers, is_moved, self._counted.has(path))
+
+
+def _beginnings(chains: Iterable[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
+    return (chain[:end] for chain in chains for end in range(1, len(chain) + 1))
 
 
 class _Changed:

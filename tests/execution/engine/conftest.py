@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import importlib
+import itertools
+import sys
+import textwrap
 import time
-from collections.abc import Iterator
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from grain_jax._execution.engine import launch
 from tests.conftest import children
+
+_numbers = itertools.count()
+Make = Callable[[str], types.ModuleType]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -26,3 +35,20 @@ def warm(nothing_left: None) -> Iterator[None]:
     handle = launch.keep_alive()
     yield
     handle.close()
+
+
+@pytest.fixture
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
+    """Makes modules of the user's; MODULE in a text stands for the module's name."""
+    monkeypatch.syspath_prepend(tmp_path)
+    names = []
+
+    def make(text: str) -> types.ModuleType:
+        name = f"drifting_{next(_numbers)}"
+        (tmp_path / f"{name}.py").write_text(textwrap.dedent(text).replace("MODULE", name))
+        names.append(name)
+        return importlib.import_module(name)
+
+    yield make
+    for name in names:
+        sys.modules.pop(name, None)

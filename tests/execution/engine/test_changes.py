@@ -121,3 +121,44 @@ def test_variables_of_an_enclosing_function() -> None:
 )
 def test_what_is_made_where_it_is_none(body: str, made: set[tuple[str, ...]]) -> None:
     assert of(f"def f(x):\n    {body}").made == made
+
+
+@pytest.mark.parametrize(
+    ("body", "is_used"),
+    [
+        ("if x not in X: X[x] = len(X)\n    return X[x]", True),
+        ("return X.setdefault(x, len(X))", True),
+        ("X.append(x); return X.index(x)", True),
+        ("X.append(x); return [one for one in X]", True),
+        ("X.append(x); return sum(X)", True),
+        ("held = X\n    if x not in held: held[x] = 1\n    return held[x]", True),
+        ("found = X.get(x)\n    if found is None: found = X[x] = len(X)\n    return found", True),
+        ("X.append(x)", False),
+        ("if len(X) < 10: X.append(x)", False),
+        ("if x not in X: X.add(x); warn()", False),
+        ("X[x] += 1", False),
+        ("X[x % 2].append(x)", False),
+        ("X.setdefault(x, []).append(x)", False),
+        ("X.setdefault(x, set()).add(x)", False),
+        ("if X: X.clear()\n    X[x] = 2", False),
+        ("X[x] = 1\n    if len(X) > 3: X.popitem(last=False)", False),
+    ],
+)
+def test_containers_whose_elements_are_read(body: str, is_used: bool) -> None:
+    found = of(f"def f(x):\n    {body}")
+    assert (("X",) in found.used) == is_used
+    assert (("X",) in found.counted) == ("len(X)" in body)
+
+
+@pytest.mark.parametrize(
+    ("body", "is_sum"),
+    [
+        ("X[x] = X.get(x, 0) + 1", True),
+        ("X[x] = max(X.get(x, 0), x)", True),
+        ("X[x] = X.get(x, len(X))", False),
+        ("X[x] = X.get(x, None)", False),
+        ("X[x] = Y.get(x, 0) + 1", False),
+    ],
+)
+def test_numbers_that_are_made_of_those_before(body: str, is_sum: bool) -> None:
+    assert ((("X",), "") in of(f"def f(x):\n    {body}").entries) == is_sum

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import itertools
 import pickle
 import re
 import sys
 import textwrap
 import types
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,26 +16,7 @@ import pytest
 from grain_jax._execution.engine.drift import Observed, Watch
 from grain_jax._execution.engine.observer import observe
 from grain_jax._values.errors import DriftError
-
-_numbers = itertools.count()
-Make = Callable[[str], types.ModuleType]
-
-
-@pytest.fixture
-def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
-    """Makes modules of the user's."""
-    monkeypatch.syspath_prepend(tmp_path)
-    names = []
-
-    def make(text: str) -> types.ModuleType:
-        name = f"drifting_{next(_numbers)}"
-        (tmp_path / f"{name}.py").write_text(textwrap.dedent(text))
-        names.append(name)
-        return importlib.import_module(name)
-
-    yield make
-    for name in names:
-        sys.modules.pop(name, None)
+from tests.execution.engine.conftest import Make
 
 
 def observed(*roots: Any, ignored: tuple[str, ...] = ()) -> Observed | None:
@@ -555,8 +534,7 @@ SEEN = """
     ],
 )
 def test_what_is_seen(reader: str, change: str, text: str, make: Make) -> None:
-    named = SEEN.replace("MODULE", f"drifting_{next(_numbers) + 1}")
-    module = make(named)
+    module = make(SEEN)
     found = observed(getattr(module, reader))
     assert found is not None
     exec("unread = 3", vars(module))
