@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     )
     from grain_jax._datasets.operators.rebatch import RebatchIterDataset as RebatchIterDataset
     from grain_jax._datasets.operators.repeat import RepeatIterDataset as RepeatIterDataset
+    from grain_jax._datasets.operators.splitting import BOSHandling as BOSHandling
+    from grain_jax._datasets.operators.splitting import (
+        ConcatThenSplitIterDataset as ConcatThenSplitIterDataset,
+    )
     from grain_jax._datasets.operators.windows import (
         WindowShuffleIterDataset as WindowShuffleIterDataset,
     )
@@ -38,7 +42,9 @@ else:
     __getattr__, __dir__, __all__ = _lazy.facade(
         __name__,
         {
+            "BOSHandling": f"{_OPERATORS}.splitting:BOSHandling",
             "BestFitPackIterDataset": f"{_OPERATORS}.packing:BestFitPackIterDataset",
+            "ConcatThenSplitIterDataset": f"{_OPERATORS}.splitting:ConcatThenSplitIterDataset",
             "ElasticIterator": "grain_jax._product.elastic:ElasticIterator",
             "FirstFitPackIterDataset": f"{_OPERATORS}.packing:FirstFitPackIterDataset",
             "FlatMapIterDataset": f"{_OPERATORS}.flat_map:FlatMapIterDataset",
@@ -53,9 +59,9 @@ else:
             "ZipIterDataset": f"{_OPERATORS}.zip:ZipIterDataset",
             "ZipMapDataset": f"{_OPERATORS}.zip:ZipMapDataset",
             "apply_transformations": "grain_jax._datasets.fluent:apply_transformations",
-            _ASSERT: f"grain_jax._product.recovery:{_ASSERT}",
             "batch_and_pad": "grain_jax._algebra.pieces:batch_and_pad",
-            "index_shuffle": "grain_jax._values.permutation:index_shuffle",
             "device_put": "grain_jax._product.transfer:device_put",
+            "index_shuffle": "grain_jax._values.permutation:index_shuffle",
+            _ASSERT: f"grain_jax._product.recovery:{_ASSERT}",
         },
     )

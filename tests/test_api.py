@@ -23,11 +23,12 @@ PUBLIC = {
         MemoryLimitError MissingDependencyError NoElementsError OutOfRangeError StackError
         StateError TooManyErrors TransformError WorkerError""",
     "grain_jax.experimental": """
-        BestFitPackIterDataset ElasticIterator FirstFitPackIterDataset FlatMapIterDataset
-        FlatMapMapDataset FlatMapTransform LimitIterDataset MapWithIndexTransform
-        RebatchIterDataset RepeatIterDataset WindowShuffleIterDataset WindowShuffleMapDataset
-        ZipIterDataset ZipMapDataset apply_transformations assert_equal_output_after_checkpoint
-        batch_and_pad device_put index_shuffle""",
+        BOSHandling BestFitPackIterDataset ConcatThenSplitIterDataset ElasticIterator
+        FirstFitPackIterDataset FlatMapIterDataset FlatMapMapDataset FlatMapTransform
+        LimitIterDataset MapWithIndexTransform RebatchIterDataset RepeatIterDataset
+        WindowShuffleIterDataset WindowShuffleMapDataset ZipIterDataset ZipMapDataset
+        apply_transformations assert_equal_output_after_checkpoint batch_and_pad device_put
+        index_shuffle""",
     "grain_jax.multiprocessing": "MultiprocessingOptions",
     "grain_jax.python": """
         ArrayRecordDataSource Batch BatchOperation DATASET_INDEX DataLoader DatasetIterator

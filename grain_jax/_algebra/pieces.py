@@ -17,7 +17,7 @@ from grain_jax._values.errors import InvalidTypeError, InvalidValueError
 from grain_jax._values.memory import owned_empty
 from grain_jax._values.trees import LEAF_TYPES, flatten, paths, split, unflatten
 
-__all__ = ["as_array", "batch_and_pad", "filled", "joined"]
+__all__ = ["as_array", "batch_and_pad", "filled", "joined", "value_of"]
 
 T = TypeVar("T")
 
@@ -82,7 +82,7 @@ def filled(
     """
     dtype, shape = _common(pieces, name)
     out = owned_empty((length, *shape), dtype)
-    out[...] = np.zeros((), dtype) if padding is None else _held(padding, dtype, name)
+    out[...] = np.zeros((), dtype) if padding is None else value_of(padding, dtype, name)
     for piece, place in zip(pieces, places, strict=True):
         out[place : place + len(piece)] = piece
     return out
@@ -154,8 +154,8 @@ def _common(pieces: Sequence[Array], name: str) -> tuple[np.dtype[Any], tuple[in
         ) from error
 
 
-def _held(padding: Any, dtype: np.dtype[Any], name: str) -> Array:
-    """The padding as a value of a dtype that holds it."""
+def value_of(padding: Any, dtype: np.dtype[Any], name: str) -> Array:
+    """A number, or other value, as one of a dtype that holds it."""
     given = np.asarray(padding)
     try:
         with np.errstate(all="ignore"):
@@ -165,7 +165,7 @@ def _held(padding: Any, dtype: np.dtype[Any], name: str) -> Array:
         same = False
     if given.ndim or not same:
         raise InvalidValueError(
-            f"{name} is padded with {padding!r}, which is no value of its dtype {dtype}. Give a "
-            "padding that is, or convert the records before."
+            f"{name} would hold {padding!r}, which is no value of its dtype {dtype}. Give a "
+            "value that is, or convert the records before."
         )
     return found

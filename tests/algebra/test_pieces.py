@@ -34,7 +34,7 @@ def test_paddings_that_the_dtype_does_not_hold(value: Any, padding: Any) -> None
     if padding is None:
         assert filled([part], [0], 2, "x", padding).tolist() == [1.5, 0]
         return
-    with pytest.raises(ValueError, match=r"x is padded with .* no value of its dtype"):
+    with pytest.raises(ValueError, match=r"x would hold .* no value of its dtype"):
         filled([part], [0], 2, "x", padding)
 
 
@@ -58,7 +58,7 @@ def test_batch_and_pad() -> None:
         ([1, 2, 3], 2, 0, "3 values for a batch of 2"),
         ([], 2, 0, "no elements"),
         ([1], 0, 0, "batch_size must be at least 1"),
-        ([{"x": 1}], 2, 0.5, r"the leaf \['x'\] is padded with 0.5"),
+        ([{"x": 1}], 2, 0.5, r"the leaf \['x'\] would hold 0.5"),
     ],
 )
 def test_batches_that_cannot_be_padded(
