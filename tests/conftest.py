@@ -12,6 +12,8 @@ from types import ModuleType
 
 import pytest
 
+from grain_jax._execution.engine.launch import Handle, keep_alive
+
 # A shell's `&` and `nohup` start this process with SIGINT ignored, which programs started from here
 # would inherit. Tests interrupt themselves and others.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
@@ -66,12 +68,24 @@ def parent_of_each() -> dict[int, int]:
     return listing
 
 
+@pytest.fixture(scope="session")
+def shared_process() -> Iterator[Handle]:
+    """Keeps the process that all loaders here share, so that their workers start in milliseconds.
+
+    Scripts of their own, and the tests of the engine, start without it.
+    """
+    handle = keep_alive()
+    yield handle
+    handle.close()
+
+
 @pytest.fixture
-def no_process_left() -> Iterator[None]:
+def no_process_left(shared_process: Handle) -> Iterator[None]:
     """Fails a test that leaves a process running which was not there before."""
     if not sys.platform.startswith("linux"):
         yield
         return
+    assert shared_process.zygote  # another one where a test has ended it
     before = children()
     yield
     deadline = time.monotonic() + 5

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -24,6 +25,9 @@ load_digits = pytest.importorskip("sklearn.datasets").load_digits
 # 25 steps; the last one has four records.
 SIZES = ["--records=290", "--epochs=2", "--global-batch=24", "--save-every=4"]
 STEPS = 25
+
+# `make test-modes` runs the job that also goes on with more processes than it had.
+EVERY = os.environ.get("GRAIN_JAX_TEST_MODES") == "all"
 
 
 @contextlib.contextmanager
@@ -147,8 +151,9 @@ def test_case_8_a_run_on_4_then_2_then_3_then_1_process_is_the_run_on_one(tmp_pa
 
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("no_process_left")
-def test_with_a_filter_a_run_on_4_then_8_then_2_then_1_process_is_the_run_on_one(
-    tmp_path: Path,
+@pytest.mark.parametrize("counts", [(4, 2), *[(4, 8, 2)] * EVERY])
+def test_with_a_filter_a_run_on_4_then_2_then_1_process_is_the_run_on_one(
+    tmp_path: Path, counts: tuple[int, ...]
 ) -> None:
     """Of eight virtual shards. A run of one process has the steps that one of eight has."""
     whole, elastic = tmp_path / "whole", tmp_path / "elastic"
@@ -159,11 +164,11 @@ def test_with_a_filter_a_run_on_4_then_8_then_2_then_1_process_is_the_run_on_one
     kept = [i for i, label in enumerate(load_digits().target[:290]) if label not in (8, 3)]
     assert sorted(seen) == sorted(kept * 2)
 
-    run_until_save(elastic, 4, 4, *few)
-    saves = [last_save(elastic)]
-    run_until_save(elastic, 8, saves[0] + 4, *few)
-    saves.append(last_save(elastic))
-    run_until_preempted(elastic, 2, saves[1] + 2, *few)
+    saves = [0]
+    for count in counts[:-1]:
+        run_until_save(elastic, count, saves[-1] + 4, *few)
+        saves.append(last_save(elastic))
+    run_until_preempted(elastic, counts[-1], saves[-1] + 2, *few)
     saves.append(last_save(elastic))
     with started(elastic, 3, *few[:-1]) as processes:
         said = [process.communicate(timeout=60)[1] for process in processes]
@@ -172,8 +177,8 @@ def test_with_a_filter_a_run_on_4_then_8_then_2_then_1_process_is_the_run_on_one
         assert any("Restore it on 1, 2, 4 or 8 shards" in errors for errors in said)
     run_to_the_end(elastic, 1, *few)
 
-    got = {count: records_by_step(lines(elastic, count)) for count in (4, 8, 2, 1)}
-    assert [min(got[count]) for count in got] == [1, *(save + 1 for save in saves)]
+    got = {count: records_by_step(lines(elastic, count)) for count in (*counts, 1)}
+    assert [min(got[count]) for count in got] == [save + 1 for save in saves]
     assert set().union(*got.values()) == {*expected}
     for records in got.values():
         assert records == {step: expected[step] for step in records}

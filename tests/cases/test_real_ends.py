@@ -190,7 +190,7 @@ def test_close_against_next_in_other_threads(workers: int, kind: str, stage: str
         "dataset": lambda: dataset(workers),
     }[kind]()
     make = iter if stage is None else STAGES[stage]
-    trials = 10 if workers else 300 if kind == "loader" else 40
+    trials = 5 if workers else 100 if kind == "loader" else 20
     taken, raised = race(lambda: make(source), trials)
     assert raised == {"ClosedError"}
     assert taken or workers
@@ -211,7 +211,7 @@ def test_a_loaders_close_against_iter_and_next(workers: int) -> None:
         except BaseException as error:
             raised.append(error)
 
-    for trial in range(8 if workers else 300):
+    for trial in range(5 if workers else 100):
         loader = endless(workers)
         threads = [threading.Thread(target=take, args=[loader]) for _ in range(2)]
         for thread in threads:

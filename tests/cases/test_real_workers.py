@@ -18,13 +18,13 @@ pytestmark = pytest.mark.timeout(120)
 
 MODES = ["fork_imported", "fork_first", "fresh"]
 
-# A file of 20,000 numbers of 8 bytes; number i is 3 * i + 1.
+# A file of 5,000 numbers of 8 bytes; number i is 3 * i + 1.
 NUMBERS = """
 import functools, os, sqlite3, sys, zipfile
 import numpy as np
 import grain_jax as grain
 
-N = 20_000
+N = 5_000
 RIGHT = [3 * i + 1 for i in range(N)]
 with open("numbers", "wb") as file:
     file.write(np.array(RIGHT, "<i8").tobytes())
@@ -122,7 +122,7 @@ made.close()
 """,
     "zip": """
 with zipfile.ZipFile("numbers.zip", "w") as made:
-    for i in range(2000):
+    for i in range(1000):
         made.writestr(f"{i}", str(RIGHT[i]))
 class Zipped:
     def __init__(self):
@@ -130,10 +130,10 @@ class Zipped:
     def __reduce__(self):
         return Zipped, ()
     def __len__(self):
-        return 2000
+        return 1000
     def __getitem__(self, i):
         return int(self.zip.read(f"{i}"))
-check(Zipped(), n=2000)
+check(Zipped(), n=1000)
 """,
     "dataset": """
 class Numbers:

@@ -235,7 +235,7 @@ def test_random_steps_repeat_as_grains_do(reference_grain: ModuleType) -> None:
         assert same == once[:4] * 2
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     lengths=st.lists(st.integers(1, 9), min_size=1, max_size=4),
     data=st.data(),

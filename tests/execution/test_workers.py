@@ -30,7 +30,10 @@ def test_a_platform_without_processes_does_the_work_here(monkeypatch: pytest.Mon
 
 
 @pytest.mark.skipif(not launch.supported(), reason="needs worker processes")
-def test_what_is_kept_between_iterations_goes_with_the_loader() -> None:
+def test_what_is_kept_between_iterations_goes_with_the_loader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(launch, "_shared", None)  # which the fixture keeps
     before = children()
     keeper = workers.Keeper()
     keeper.keep()
