@@ -78,7 +78,7 @@ class Positioned(
         Raises:
           StateError: for what is no state, or one of another pipeline; it shows the difference.
         """
-        with notices.attending("as its position was set"):
+        with notices.telling("as its position was set"):
             if self._owner is not None:
                 self._owner.set_state(state)
             else:

@@ -118,7 +118,7 @@ def restore_state(
 
 def _telling() -> contextlib.AbstractContextManager[None]:
     """Lets those know who go on to the next batch that this process has not restored its own."""
-    return notices.attending("as its position was restored")
+    return notices.telling("as its position was restored")
 
 
 def start_prefetching(iterator: StatefulIterator) -> None:

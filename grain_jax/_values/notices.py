@@ -32,6 +32,7 @@ __all__ = [
     "put_up",
     "read",
     "take_down",
+    "telling",
 ]
 
 FAILED, WAITS, ENDED = "failed", "waits", "ended"
@@ -75,7 +76,6 @@ def put_up(kind: str, text: str, **more: Any) -> None:
         return
     # The number tells a notice from one that was put up again.
     notice = {"kind": kind, "text": text[:_LONGEST], "number": next(_numbers), **more}
-    _up.clear()
     _up.update(kind=kind, text=text)
     with contextlib.suppress(Exception):  # a service that has ended; JAX says so itself
         store.key_value_delete(_own_key())
@@ -111,13 +111,25 @@ def read(process: int) -> dict[str, Any] | None:
 def attending(what: str, where: Callable[[], str | None] = lambda: None) -> Iterator[None]:
     """Takes the notice down while this process does what all do, and puts one up where that fails.
 
-    An interrupt is no failure: its process may go on as if nothing had been.
-
     Args:
       what: is done, in words: "as it asked for its next batch".
       where: says what stands for the iterator on all processes.
     """
     take_down()
+    with telling(what, where):
+        yield
+
+
+@contextlib.contextmanager
+def telling(what: str, where: Callable[[], str | None] = lambda: None) -> Iterator[None]:
+    """Puts up a notice where something fails; what was put up before stays otherwise.
+
+    An interrupt is no failure: its process may go on as if nothing had been.
+
+    Args:
+      what: as for `attending`.
+      where: likewise.
+    """
     try:
         yield
     except (StopIteration, KeyboardInterrupt):
@@ -130,7 +142,8 @@ def attending(what: str, where: Callable[[], str | None] = lambda: None) -> Iter
 def constructing(what: str) -> _Constructing:
     """Lets the other processes know if this one cannot make what all of them make.
 
-    The error says what to do about them. Another attempt that goes well takes the notice down.
+    The error says what to do about them. What is made afterwards takes no notice down: it may be
+    something else, and the others wait until this process asks for its next batch.
 
     Args:
       what: is made: "loader".
@@ -149,14 +162,10 @@ class _Constructing(contextlib.ContextDecorator):
         announce_end()
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        if error is None:
-            if _up.get("makes") == self._what:
-                take_down()
-        elif isinstance(error, Exception) and client() is not None:
+        if isinstance(error, Exception) and client() is not None:
             count = _state("num_processes")
             if isinstance(count, int) and count > 1:
                 put_up(FAILED, f"as it made its {self._what}: {faults.named(error, _LONGEST)}")
-                _up["makes"] = self._what
                 advice = _ADVICE.format(count=count)
                 if advice not in faults.notes_of(error):
                     faults.add_note(error, advice)

@@ -127,12 +127,3 @@ def test_a_position_that_cannot_be_restored_is_told(
     error, notice = told(restore, monkeypatch)
     assert "process_1-of-2.json" in str(error)
     assert notice["text"].startswith("as its position was restored: StateError: ")
-
-
-def test_what_goes_well_the_second_time_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, notice = told(lambda: grain.MapDataset.source(Gone()).batch(2), monkeypatch)
-    assert notice is not None
-    grain.samplers.IndexSampler(10)
-    assert notices.read(1) == notice
-    grain.MapDataset.source(range(3))
-    assert notices.read(1) is None

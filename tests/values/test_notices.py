@@ -71,13 +71,14 @@ def test_what_cannot_be_made_says_once_what_to_do() -> None:
         with pytest.raises(ValueError, match="no data"), notices.constructing("loader"):
             raise error
     assert up() == ("failed", "as it made its loader: ValueError: no data")
-    # One that is made by others, too, says nothing of what could not be made before.
-    with notices.constructing("shard"):
-        assert up() is not None
-    assert up() is not None
+    # Another loader says nothing of the one that could not be made: the next batch does.
     with notices.constructing("loader"):
         pass
-    assert up() is None
+    with notices.telling("as its position was set"):
+        pass
+    assert up() is not None
+    with notices.attending("as it was asked"):
+        assert up() is None
     (note,) = error.__notes__
     assert note.startswith("This process is one of 2 of a job.")
     assert "os._exit(1)" in note
