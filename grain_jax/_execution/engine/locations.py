@@ -1,8 +1,9 @@
 """Modules that a worker would not find by their names: loaded from a file by hand, or no modules.
 
 A worker loads the first kind from the file that the trainer has loaded them from. The second kind
-was never in a file, or is a script under another name, as `runpy` and `multiprocessing` run it, and
-would do its work in a worker again. What it defines travels by value.
+was never in a file, or its file is gone, or it is a script under another name, as `runpy` and
+`multiprocessing` run it, which would do its work in a worker again. What it defines travels by
+value.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 
 import cloudpickle
 
+from grain_jax._algebra import reach
 from grain_jax._values import forks
 
 __all__ = ["by_value", "find", "install"]
@@ -30,6 +32,7 @@ Location = tuple[str, list[str] | None]
 _lock = threading.RLock()
 _checked: dict[str, int] = {}  # modules that are found by their names, in this search path:
 _checked_for: tuple[str, ...] = ()
+_files: dict[str, str] = {}  # of modules of the user's, which may be removed
 
 
 @forks.call_in_child
@@ -51,7 +54,7 @@ def _ways() -> Iterator[tuple[str, Location | None]]:
     listings: dict[str, frozenset[str]] = {}
     for name in list(sys.modules):  # not items: to make these may run code that imports
         module = sys.modules.get(name)
-        if _checked.get(name) == id(module):
+        if _checked.get(name) == id(module) and not _is_gone(name):
             continue
         if _is_found(name, module, listings):
             _checked[name] = id(module)
@@ -82,9 +85,18 @@ def _is_found(name: str, module: Any, listings: dict[str, frozenset[str]]) -> bo
         return isinstance(file, str) and _leads_to(name, os.path.abspath(file), listings)
     if not spec.has_location or not isinstance(spec.origin, str):
         return spec.loader is not None or spec.submodule_search_locations is not None
-    if _leads_to(name, os.path.abspath(spec.origin), listings):
-        return True
-    return isinstance(spec.loader, zipimport.zipimporter)
+    if isinstance(spec.loader, zipimport.zipimporter):
+        # By a path that was relative to another directory, workers do not find it either.
+        return os.path.isfile(spec.loader.archive)
+    path = os.path.abspath(spec.origin)
+    if isinstance(spec.loader, importlib.machinery.SourceFileLoader) and reach.is_users(name, path):
+        _files[name] = path
+    return _leads_to(name, path, listings) and not _is_gone(name)
+
+
+def _is_gone(name: str) -> bool:
+    """Whether the file of a module of the user's is there no more."""
+    return name in _files and not os.path.isfile(_files[name])
 
 
 def _location(name: str, spec: importlib.machinery.ModuleSpec | None) -> Location | None:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import os
+import sys
 import threading
+import zipfile
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -13,6 +17,7 @@ import pytest
 
 from grain_jax._execution.engine import helper, locations, parcel
 from grain_jax._values.errors import InvalidTypeError
+from tests.execution.engine.conftest import Make
 
 
 def there_and_back(program: Any, **settings: Any) -> Any:
@@ -133,3 +138,33 @@ def test_what_the_users_own_code_raises_is_raised_as_itself(
     (note,) = caught.value.__notes__
     for name in [*names, "cannot be sent to worker processes", __file__, "worker_count=0"]:
         assert name in note
+
+
+def test_functions_of_a_module_whose_file_is_gone_travel_by_value(make: Make) -> None:
+    module = make("K = 2\ndef f(x):\n    return x * K\n")
+    assert there_and_back(module.f) is module.f
+    os.unlink(str(module.__file__))
+    module.K = 5  # type: ignore[attr-defined]
+    loaded = there_and_back(module.f)
+    assert loaded is not module.f
+    assert loaded(3) == 15
+
+
+def test_functions_of_an_archive_on_a_path_that_leads_elsewhere_travel_by_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = tmp_path / "away"
+    away.mkdir()
+    with zipfile.ZipFile(tmp_path / "lib.zip", "w") as archive:
+        archive.writestr("in_an_archive.py", "def f(x):\n    return x * 9\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend("lib.zip")
+    module = importlib.import_module("in_an_archive")
+    try:
+        assert there_and_back(module.f) is module.f
+        monkeypatch.chdir(away)
+        loaded = there_and_back(module.f)
+        assert loaded is not module.f
+        assert loaded(3) == 27
+    finally:
+        del sys.modules["in_an_archive"]
