@@ -21,11 +21,13 @@ class GroupStep:
       make: called with the elements, and with what the grouping laid out for them.
       title: what error messages call the step.
       function: the user's function, if `make` calls one.
+      is_fresh: whether nobody but the caller has a hold on what `make` returns.
     """
 
     make: Callable[[list[Any], Any], Any]
     title: str
     function: Callable[..., Any] | None = None
+    is_fresh: bool = False
 
     counts: ClassVar[running.Counts] = "groups"
     is_random: ClassVar[bool] = False
@@ -41,7 +43,8 @@ class GroupStep:
             first, end = block.where(0), block.where(last)
             where = first if first == end else f"the group from {first} to {end}"
             faults.reraise(error, self.title, where)
-        held.detach(made, 0)
+        if not self.is_fresh:
+            held.detach(made, 0)
         found = block.part(last, last + 1)
         # It stands where its last element stands.
         found.data, found.rows, found.measures, found.ordinal = made, None, None, block.ordinal

@@ -138,7 +138,8 @@ def _common(pieces: Sequence[Array], name: str) -> tuple[np.dtype[Any], tuple[in
                 0,
                 row,
             )
-        alike = alike and piece.dtype == dtype
+        if piece.dtype is not dtype and piece.dtype != dtype:
+            alike = False
     if alike:
         return dtype, shape
     try:

@@ -122,6 +122,7 @@ class IterDataset(fluent.Fluent, Generic[T]):
         text: str,
         make: Callable[[list[Any], Any], Any] | None = None,
         function: Callable[..., Any] | None = None,
+        is_fresh: bool = False,
     ) -> None:
         """Makes this the stream of what a grouping takes of other streams.
 
@@ -132,6 +133,7 @@ class IterDataset(fluent.Fluent, Generic[T]):
           make: makes an element of those of a group, and of what the grouping laid out for them;
             None where each group is one element, which is passed on as it is.
           function: the user's, if `make` calls one.
+          is_fresh: whether nobody else has a hold on what `make` returns, as on new arrays.
 
         Raises:
           InvalidTypeError: for a parent that is no stream.
@@ -140,7 +142,7 @@ class IterDataset(fluent.Fluent, Generic[T]):
         abouts = [parent._description for parent in parents]
         numbered = max(about.numbered for about in abouts)
         title = f"step {numbered + 1}: {text}"
-        step = None if make is None else GroupStep(make, title, function)
+        step = None if make is None else GroupStep(make, title, function, is_fresh)
         self._description = _Description(
             Grouped(tuple(map(plan_of, parents)), grouping, step, title),
             seed=next((about.seed for about in abouts if about.seed is not None), None),

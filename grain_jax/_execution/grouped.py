@@ -43,6 +43,8 @@ class Groups(Gathering):
         self._size = size
         self._local = local
         self._most = 1
+        # In this process what is done ahead is in nobody's way where many are read together anyway.
+        self._limit = MOST_UNITS if not local or grouping.wanted > 1 else 1
 
     def next(self, block: bool) -> Any:
         """Returns a task for the next groups that are complete, PENDING, or END."""
@@ -60,9 +62,7 @@ class Groups(Gathering):
 
     def learn(self, outcome: Outcome) -> None:
         """Takes more groups at once while they are quick."""
-        if self._local:
-            return
-        if outcome.seconds < QUICK_SECONDS and self._most < MOST_UNITS:
+        if outcome.seconds < QUICK_SECONDS and self._most < self._limit:
             self._most *= 2
         elif outcome.seconds > 4 * QUICK_SECONDS and self._most > 1:
             self._most //= 2

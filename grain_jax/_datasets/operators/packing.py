@@ -60,7 +60,7 @@ class _PackIterDataset(IterDataset[Any]):
             best=self._best,
         )
         text = f"{self._name}({dict(length_struct)}, num_packing_bins={bins})"
-        self._make_of([parent], packing, text, Row(features, others))
+        self._make_of([parent], packing, text, Row(features, others), is_fresh=not others)
 
 
 class FirstFitPackIterDataset(_PackIterDataset):

@@ -52,7 +52,8 @@ class RebatchIterDataset(IterDataset[T]):
         super().__init__(parent)
         batch_size = options.check_count("batch_size", batch_size, minimum=1)
         text = f"rebatch({batch_size}{', drop_remainder=True' * drop_remainder})"
-        self._make_of([parent], _Rebatch(batch_size, bool(drop_remainder)), text, _make)
+        grouping = _Rebatch(batch_size, bool(drop_remainder))
+        self._make_of([parent], grouping, text, _make, is_fresh=True)
 
 
 @dataclasses.dataclass(frozen=True)

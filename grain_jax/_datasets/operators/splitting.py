@@ -93,7 +93,7 @@ class ConcatThenSplitIterDataset(IterDataset[Any]):
             bos=None if bos is None else (*bos[0], repr(bos[1])),
         )
         text = f"concat_then_split({dict(length_struct)})"
-        self._make_of([parent], splitting, text, _Cut(features, bos))
+        self._make_of([parent], splitting, text, _Cut(features, bos), is_fresh=True)
 
 
 def _bos(
@@ -124,7 +124,7 @@ class _Splitting(Grouping):
     splits_full: bool
     bos: tuple[Any, ...] | None
 
-    wanted = 16
+    wanted = 32
 
     @property
     def measure(self) -> Measure:  # type: ignore[override]
@@ -165,6 +165,8 @@ class _Cutting(Grouper):
                 self._waiting.append(self._count)
                 if len(self._waiting) == _MOST_WAITING:
                     self._flush(self._count + 1, self._nothing)
+            elif self._done is self._nothing and all(map(int.__le__, sizes, self._rooms)):
+                self._put(self._nothing, sizes)
             else:
                 self._add(sizes)
             self._count += 1
@@ -205,24 +207,27 @@ class _Cutting(Grouper):
 
     def _put(self, begins: tuple[int, ...], ends: tuple[int, ...]) -> None:
         """Lays a part of an element out in the row."""
-        self._members.append((0, self._count, self._count + 1))
+        members, count = self._members, self._count
+        if members and members[-1][2] == count:
+            members[-1] = (0, members[-1][1], count + 1)
+        else:
+            members.append((0, count, count + 1))
         for column, begin, end in zip(self._cuts, begins, ends, strict=True):
             column.append((begin, end))
-        self._rooms = tuple(
-            room - end + begin for room, begin, end in zip(self._rooms, begins, ends, strict=True)
-        )
+        counts = map(int.__sub__, ends, begins)
+        self._rooms = tuple(map(int.__sub__, self._rooms, counts))
         self._output = sum(begins)
 
     def _flush(self, behind: int, done: tuple[int, ...]) -> None:
         """Lets the row go out, and the full elements behind it."""
-        groups = []
-        if self._members:
+        row, restart = self._members, Restart((behind,), done)
+        if row:
             # Rows that end in one element are told apart by what came of it before.
-            groups.append(Group(self._members, self._cuts, output=self._output))
-        for number in self._waiting:
-            groups.append(Group([(0, number, number + 1)]))
-        restart = Restart((behind,), done)
-        self.groups += [*groups[:-1], groups[-1]._replace(restart=restart)]
+            last = None if self._waiting else restart
+            self.groups.append(Group(row, self._cuts, last, output=self._output))
+        for place, number in enumerate(self._waiting, 1):
+            last = restart if place == len(self._waiting) else None
+            self.groups.append(Group([(0, number, number + 1)], None, last))
         self._waiting = []
         self._begin_row()
 
