@@ -12,6 +12,7 @@ from typing import Any
 from grain_jax._algebra.groupings.base import EPOCH, Group, Grouping
 from grain_jax._algebra.running import Skip
 from grain_jax._execution.runs import END, PENDING, Cursor, Run, Stream, Whereabouts
+from grain_jax._execution.strings import strung
 
 __all__ = ["Complete", "Gathering", "Part", "Passed", "Place", "skips_of"]
 
@@ -20,7 +21,7 @@ Place = tuple[tuple[Cursor, ...], tuple[int, ...], int]
 
 
 _PULLS = 32
-"""So many elements are passed on before all parents are asked to work ahead."""
+"""So many runs are passed on before all parents are asked to work ahead; elements of a run."""
 
 _NONE = Run((), None, 0, 0)
 """Stands where one was whose elements are delivered."""
@@ -158,7 +159,7 @@ class Gathering:
     def held(self) -> tuple[int, int]:
         """Returns how many elements are here, and how many bytes their tasks' results take."""
         runs = [run for parent in self._parents for run in parent.runs if len(run)]
-        bundles = {id(bundle): bundle for run in runs if (bundle := _bundle(run)) is not None}
+        bundles = {id(bundle): bundle for run in runs for bundle in _bundles(run)}
         size = sum(bundle.place[3] for bundle in bundles.values())
         return sum(map(len, runs)), size
 
@@ -225,10 +226,12 @@ class Gathering:
         return END
 
 
-def _bundle(run: Run) -> Any:
-    """Returns the results of a worker that a run is part of, if it is."""
-    bundle = getattr(run.held, "bundle", None)
-    return bundle if hasattr(bundle, "place") else None
+def _bundles(run: Run) -> list[Any]:
+    """Returns the results of workers that a run is part of."""
+    if not hasattr(run.held, "inputs"):
+        return []
+    pairs = run.held.inputs(run.begin, run.end)
+    return [bundle for bundle, _ in pairs if hasattr(bundle, "place")]
 
 
 class Passed(Gathering):
@@ -243,9 +246,20 @@ class Passed(Gathering):
     ) -> None:
         super().__init__(parents, grouping, place, again)
         self._pulled = 0
+        self._failure: Exception | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the next element is here."""
+        if self._failure is not None or self._passed:
+            return False
+        return bool(self._groups) or self._parent_is_ready()
 
     def pull(self, most: int, block: bool) -> Any:
-        """Returns a run of one element, PENDING or END."""
+        """Returns a run of the next element and of others that are here, PENDING or END."""
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
         # Whichever parent is pulled gets its own work going; the others want it now and then.
         if self._pulled % _PULLS == 0:
             self.advance()
@@ -254,7 +268,33 @@ class Passed(Gathering):
         if not isinstance(found, Complete):
             return found
         (run,) = found.runs
-        return Run(run.held, _Behind(run.places, found.after, self._measures), run.begin, run.end)
+        if most == 1 or not self.is_ready:
+            places = _Behind(run.places, found.after, self._measures)
+            return Run(run.held, places, run.begin, run.end)
+        runs, cursors = [run], [(found.after, 0)]
+        for _ in range(min(most, _PULLS) - 1):
+            if (more := self._more()) is None:
+                break
+            runs += more.runs
+            cursors.append((more.after, 0))
+        return strung(runs, cursors, self._measures)
+
+    def _more(self) -> Complete | None:
+        """Returns the next group if it is here."""
+        try:
+            found = self.gather(False) if self.is_ready else None
+        except Exception as error:
+            self._failure = error  # behind the elements that are here
+            return None
+        return found if isinstance(found, Complete) else None
+
+    def _parent_is_ready(self) -> bool:
+        """Whether the parent that is wanted has an element."""
+        try:
+            wanted = self._grouper.wants()
+        except Exception:  # it is raised when its turn comes
+            return False
+        return wanted is not None and self._parents[wanted[0]].stream.is_ready
 
 
 class _Around:
@@ -263,9 +303,8 @@ class _Around:
     def __init__(self, places: Any) -> None:
         self._places = places
 
-    @property
-    def origin(self) -> Any:
-        return self._places.origin
+    def origin(self, row: int) -> Any:
+        return self._places.origin(row)
 
     @property
     def skips(self) -> dict[int, tuple[Skip, ...]]:
@@ -325,6 +364,11 @@ class Part:
     @left_over.setter
     def left_over(self, skips: list[Skip]) -> None:
         self._stream.left_over = skips
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the next output is here."""
+        return self._stream.is_ready
 
     def advance(self) -> None:
         """Gets work going."""

@@ -13,7 +13,7 @@ from grain_jax._datasets.program import Gathered, Outcome
 from grain_jax._execution.gathering import Complete, Gathering, Place, skips_of
 from grain_jax._execution.inline import Outputs
 from grain_jax._execution.leaves import MOST_UNITS, QUICK_SECONDS
-from grain_jax._execution.runs import END, Cursor, Run, Stream, Whereabouts
+from grain_jax._execution.runs import END, Cursor, Run, Stream, Whereabouts, joined
 
 __all__ = ["Each", "Groups"]
 
@@ -118,20 +118,8 @@ class _Task:
 
 
 def _payload(runs: Sequence[Run], ordinal: int) -> Gathered:
-    positions: list[int] = []
-    outputs: list[int] | None = None
-    rngs: list[Any] | None = None
-    for run in runs:
-        where, numbers, generators = run.places.whereabouts(run.begin, run.end)
-        if numbers is not None:
-            outputs = outputs or [0] * len(positions)
-        if generators is not None:
-            rngs = rngs or [None] * len(positions)
-        positions += where
-        if outputs is not None:
-            outputs += [0] * len(where) if numbers is None else numbers
-        if rngs is not None:
-            rngs += [None] * len(where) if generators is None else generators
+    parts = [run.places.whereabouts(run.begin, run.end) for run in runs]
+    positions, outputs, rngs = joined(parts)
     return Gathered(positions, outputs, ordinal, rngs)
 
 
@@ -153,7 +141,7 @@ def _inputs(runs: Sequence[Run], local: bool) -> Sequence[tuple[Any, Sequence[in
     if local:
         elements = [run.held[row] for run in runs for row in range(run.begin, run.end)]
         return [(Outputs(elements), range(len(elements)))]
-    return [(run.held.bundle, range(run.begin, run.end)) for run in runs]
+    return [pair for run in runs for pair in run.held.inputs(run.begin, run.end)]
 
 
 class Each:

@@ -136,6 +136,8 @@ class Own:
       number: how many elements come before that.
     """
 
+    is_ready = False
+
     def __init__(self, iterator: Any, number: int) -> None:
         self._iterator = iterator
         self._number = number
@@ -164,12 +166,14 @@ class Own:
 class _Element:
     """Where one element of a user's iterator stands."""
 
-    origin = None
     skips: dict[int, tuple[Skip, ...]] = {}  # noqa: RUF012 - nothing is ever left out
 
     def __init__(self, number: int, state: Any) -> None:
         self._number = number
         self._state = state
+
+    def origin(self, row: int) -> Any:
+        return None
 
     def cursor(self, row: int) -> Cursor:
         return self._number, self._state

@@ -27,6 +27,7 @@ __all__ = [
     "Stream",
     "Task",
     "Whereabouts",
+    "joined",
     "read",
 ]
 
@@ -58,6 +59,26 @@ def read(place: Place) -> int:
     return sum(read(cursor[0]) for cursor in place[0])
 
 
+def joined(
+    parts: Sequence[Whereabouts],
+) -> tuple[list[int], list[int] | None, list[Any] | None]:
+    """Returns the whereabouts of the elements of all parts, in order."""
+    positions: list[int] = []
+    outputs: list[int] | None = None
+    rngs: list[Any] | None = None
+    for where, numbers, generators in parts:
+        if numbers is not None:
+            outputs = outputs or [0] * len(positions)
+        if generators is not None:
+            rngs = rngs or [None] * len(positions)
+        positions += where
+        if outputs is not None:
+            outputs += [0] * len(where) if numbers is None else numbers
+        if rngs is not None:
+            rngs += [None] * len(where) if generators is None else generators
+    return positions, outputs, rngs
+
+
 class Held:
     """The outputs of a task, decoded once."""
 
@@ -71,6 +92,10 @@ class Held:
         if self._loaded is None:
             self._loaded = self.bundle.load()
         return self._loaded[row]
+
+    def inputs(self, begin: int, end: int) -> list[tuple[Any, Sequence[int]]]:
+        """Returns results of tasks, and rows in them, for a task that takes some outputs."""
+        return [(self.bundle, range(begin, end))]
 
 
 class Task(Protocol):
@@ -115,9 +140,8 @@ class Places:
         self._measures = outcome.measures
         self.skips: dict[int, Skips] = {}
 
-    @property
-    def origin(self) -> Any:
-        """The payload of the task."""
+    def origin(self, row: int) -> Any:
+        """Returns the payload of the task that made an output."""
         return self._task.payload
 
     def cursor(self, row: int) -> Cursor:
@@ -190,9 +214,13 @@ class Stream(Protocol):
 
     Attributes:
       left_over: records that were left out after the last output; read at the end.
+      is_ready: whether the next output is here, so that pulling it costs nobody any work.
     """
 
     left_over: list[Skip]
+
+    @property
+    def is_ready(self) -> bool: ...
 
     def pull(self, most: int, block: bool) -> Any:
         """Returns a run of at most so many outputs, PENDING or END."""

@@ -234,7 +234,7 @@ class _Upstream:
         self.where = f"the record at position {position}"
         self._silence.add(1)
         output, rng = outputs[0] if outputs else 0, rngs[0] if rngs else None
-        metadata = self._metadata(run.places.origin, position, output, rng)
+        metadata = self._metadata(run.places.origin(row), position, output, rng)
         return records.Record(metadata, run.held[row])
 
 

@@ -62,6 +62,11 @@ class Tasks:
         self._over = False
         self.left_over: list[Skip] = []
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether an output is here."""
+        return self._ready is not None
+
     def advance(self) -> None:
         """Submits tasks as far as they are known and the executor has use for them."""
         for stream in self._parents:

@@ -27,6 +27,7 @@ class Letters:
         self._skips = skips or {}
         self._ready = itertools.cycle([True, False])
         self.left_over: list[Any] = []
+        self.is_ready = True
 
     def advance(self) -> None:
         pass
@@ -48,13 +49,13 @@ class Letters:
 class Held(str):
     """What a task gave."""
 
-    @property
-    def bundle(self) -> str:
-        return str(self)
+    def inputs(self, begin: int, end: int) -> Any:
+        return [(str(self), range(begin, end))]
 
 
 class Places:
-    origin = None
+    def origin(self, row: int) -> Any:
+        return None
 
     def __init__(self, skips: dict[int, Any]) -> None:
         self.skips = skips
@@ -78,7 +79,8 @@ def passed(words: list[str], grouping: Any, place: Any = None) -> list[tuple[str
     place = place or start(grouping, len(words))
     stream = Passed(parents(words, place), grouping, place)
     runs = list(iter(lambda: stream.pull(8, True), END))
-    return [(run.held[run.begin], run.places.cursor(run.begin)) for run in runs]
+    rows = [(run, row) for run in runs for row in range(run.begin, run.end)]
+    return [(run.held[row], run.places.cursor(row)) for run, row in rows]
 
 
 def grouped(words: list[str], grouping: Any, place: Any = None) -> list[tuple[str, Any]]:
@@ -241,3 +243,45 @@ def test_elements_are_found_by_their_numbers_among_what_is_not_delivered(seed: i
             parent.deliver(end)
             assert (parent.first, parent.cursor) == (end, (end, 0))
             assert [run.begin for run in parent.between(end, count)][:1] == [end][: count - end]
+
+
+def test_elements_that_are_here_travel_together() -> None:
+    """One run of elements of several runs says of each what its own run says of it."""
+    skips = {3: ("before d",), 5: ("before f",)}
+    words = [Letters("abcdefgh", skips=skips), Letters("mnopqrst")]
+    stream = Passed(words, Turns(), start(Turns(), 2))
+    alone = Passed(
+        [Letters("abcdefgh", skips=skips), Letters("mnopqrst")], Turns(), start(Turns(), 2)
+    )
+    runs = list(iter(lambda: stream.pull(16, True), END))
+    singles = list(iter(lambda: alone.pull(1, True), END))
+    assert len(runs) < len(singles) == 16
+    assert all(len(run) == 1 for run in singles)
+    rows = [(run, row) for run in runs for row in range(run.begin, run.end)]
+    for (run, row), single in zip(rows, singles, strict=True):
+        assert run.held[row] == single.held[single.begin]
+        assert run.places.cursor(row) == single.places.cursor(single.begin)
+        assert run.places.skips.get(row) == single.places.skips.get(single.begin)
+        where = single.places.whereabouts(single.begin, single.end)
+        assert run.places.whereabouts(row, row + 1) == where
+    for run in runs:
+        inputs = run.held.inputs(run.begin, run.end)
+        found = [bundle[row] for bundle, rows in inputs for row in rows]
+        assert found == [run.held[row] for row in range(run.begin, run.end)]
+        where = [run.places.whereabouts(row, row + 1)[0][0] for row in range(run.begin, run.end)]
+        assert run.places.whereabouts(run.begin, run.end) == (where, None, None)
+
+
+def test_what_fails_while_others_are_here_fails_behind_them() -> None:
+    class Failing(Letters):
+        def pull(self, most: int, block: bool) -> Any:
+            if self._at == 4:
+                raise OSError("no such letter")
+            return super().pull(1, True)
+
+    stream = Passed([Failing("abcdef")], Turns(), start(Turns(), 1))
+    (run,) = [stream.pull(16, True)]
+    assert "".join(run.held[row] for row in range(run.begin, run.end)) == "abcd"
+    for _ in range(2):
+        with pytest.raises(OSError, match="no such letter"):
+            stream.pull(16, True)
