@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import grain_jax as grain
 from tests.cases import scripts
 
 pytestmark = pytest.mark.timeout(120)
@@ -66,3 +68,28 @@ def test_classes_of_a_script(mode: str, tmp_path: Path, no_process_left: None) -
         ),
     ]
     assert lines[3:] == lines[:3]
+
+
+class Raise(grain.transforms.Map):
+    def __init__(self, kind: Any) -> None:
+        self.kind = kind
+
+    def map(self, element: Any) -> Any:
+        try:
+            pytest.skip("not here")
+        except self.kind:
+            return element
+        except pytest.skip.Exception:
+            pytest.fail(f"at {element}")
+
+
+def test_classes_that_say_they_are_of_another_module(no_process_left: None) -> None:
+    # Those of pytest name `builtins`, which has none of them.
+    for kind, workers in ((pytest.skip.Exception, 1), (KeyError, 0), (KeyError, 1)):
+        loader = grain.load([7], num_epochs=1, transformations=[Raise(kind)], worker_count=workers)
+        with loader:
+            if kind is pytest.skip.Exception:
+                assert list(loader) == [7]
+                continue
+            with pytest.raises(pytest.fail.Exception, match="at 7"):
+                list(loader)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import operator
+import sys
 import types
 import typing
 from collections.abc import Iterable
@@ -12,6 +14,7 @@ from typing import Any
 
 import cloudpickle
 
+from grain_jax._algebra import reach
 from grain_jax._algebra.mentions import mentions
 
 __all__ = ["arrange", "completed", "families", "reduce"]
@@ -38,6 +41,9 @@ def completed(kind: type, reduced: Any) -> Any:
       kind: the class.
       reduced: what cloudpickle makes of it.
     """
+    home = _home(kind)
+    if home is not None:
+        return _named, (home, kind.__qualname__)
     if getattr(reduced[0], "__name__", "") != "_make_skeleton_class":
         return reduced  # of an enum, say, which is complete
     make, (metaclass, name, bases, given, *others), *rest = reduced
@@ -53,6 +59,23 @@ def completed(kind: type, reduced: Any) -> Any:
         return make, arguments, *rest
     known = next(base for base in metaclass.__mro__ if not _travels(base))
     return _made, (told, known, make, *arguments), *rest
+
+
+def _home(kind: type) -> str | None:
+    """Returns the library that has a class which names another, as `pytest.skip.Exception`."""
+    if kind.__module__ not in sys.modules or kind.__module__ in ("__main__", "__mp_main__"):
+        return None
+    code = [value for value in vars(kind).values() if isinstance(value, types.FunctionType)]
+    for name in dict.fromkeys(one.__module__ for one in (*code, *kind.__mro__[1:])):
+        if name == kind.__module__ or reach.is_users(name):
+            continue
+        if getattr(sys.modules.get(name), kind.__qualname__, None) is kind:
+            return name
+    return None
+
+
+def _named(module: str, name: str) -> Any:
+    return getattr(importlib.import_module(module), name)
 
 
 def _travels(kind: type) -> bool:
