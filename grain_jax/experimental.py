@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from grain_jax import _lazy
 
 if TYPE_CHECKING:
+    from grain_jax._algebra.packs import PackAndBatchOperation as PackAndBatchOperation
     from grain_jax._algebra.pieces import batch_and_pad as batch_and_pad
     from grain_jax._datasets.fluent import apply_transformations as apply_transformations
     from grain_jax._datasets.operators.flat_map import FlatMapIterDataset as FlatMapIterDataset
@@ -52,6 +53,7 @@ else:
             "FlatMapTransform": "grain_jax._algebra.transforms:FlatMap",
             "LimitIterDataset": f"{_OPERATORS}.limit:LimitIterDataset",
             "MapWithIndexTransform": "grain_jax._algebra.transforms:MapWithIndex",
+            "PackAndBatchOperation": "grain_jax._algebra.packs:PackAndBatchOperation",
             "RebatchIterDataset": f"{_OPERATORS}.rebatch:RebatchIterDataset",
             "RepeatIterDataset": f"{_OPERATORS}.repeat:RepeatIterDataset",
             "WindowShuffleIterDataset": f"{_OPERATORS}.windows:WindowShuffleIterDataset",

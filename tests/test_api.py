@@ -25,10 +25,10 @@ PUBLIC = {
     "grain_jax.experimental": """
         BOSHandling BestFitPackIterDataset ConcatThenSplitIterDataset ElasticIterator
         FirstFitPackIterDataset FlatMapIterDataset FlatMapMapDataset FlatMapTransform
-        LimitIterDataset MapWithIndexTransform RebatchIterDataset RepeatIterDataset
-        WindowShuffleIterDataset WindowShuffleMapDataset ZipIterDataset ZipMapDataset
-        apply_transformations assert_equal_output_after_checkpoint batch_and_pad device_put
-        index_shuffle""",
+        LimitIterDataset MapWithIndexTransform PackAndBatchOperation RebatchIterDataset
+        RepeatIterDataset WindowShuffleIterDataset WindowShuffleMapDataset ZipIterDataset
+        ZipMapDataset apply_transformations assert_equal_output_after_checkpoint batch_and_pad
+        device_put index_shuffle""",
     "grain_jax.multiprocessing": "MultiprocessingOptions",
     "grain_jax.python": """
         ArrayRecordDataSource Batch BatchOperation DATASET_INDEX DataLoader DatasetIterator
