@@ -1,4 +1,4 @@
-"""What every test finds: four CPU devices, Grain ready to run, and a count of processes."""
+"""What every test finds: CPU devices, Grain ready to run, a count of processes, an order."""
 
 from __future__ import annotations
 
@@ -24,6 +24,16 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
     _flags = os.environ.get("XLA_FLAGS", "")
     os.environ["XLA_FLAGS"] = f"{_flags} --xla_force_host_platform_device_count=4".strip()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts those that may take long first: at the end one process would be left with them."""
+    items.sort(key=lambda item: not _may_take_long(item))
+
+
+def _may_take_long(item: pytest.Item) -> bool:
+    limit = item.get_closest_marker("timeout")
+    return limit is not None and limit.args[0] >= 180
 
 
 @pytest.fixture(scope="session")

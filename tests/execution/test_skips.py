@@ -91,7 +91,7 @@ def test_restored_everywhere(workers: int, operations: tuple[Any, ...]) -> None:
 
     with _loader(*operations) as loader:
         expected = run(iter(loader))
-    for stop in range(0, len(expected) + 1, 9):
+    for stop in range(0, len(expected) + 1, 14):
         with _loader(*operations, workers=workers) as loader:
             iterator = iter(loader)
             for _ in range(stop):
