@@ -661,7 +661,7 @@ def ends_alone(process: int) -> None:
 
 
 def main() -> None:
-    faulthandler.dump_traceback_later(160, exit=True)  # says where it hangs, if it does
+    faulthandler.dump_traceback_later(230, exit=True)  # says where it hangs, if it does
     process = initialize(*sys.argv[1:4])
     if sys.argv[4] == "ends alone":
         ends_alone(process)
