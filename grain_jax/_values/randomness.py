@@ -3,11 +3,13 @@
 Every draw comes from Philox (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC
 2011) with the key (seed, global position) and the counter (0, 0, output number, step number): two
 records, epochs, seeds, flat-map outputs or random steps share no draw. An output number above 64
-bits, of a third flat-map inside two others, goes on in the word before.
+bits, of a third flat-map inside two others, goes on in the word before; of one above 128 bits it
+is a hash, which no two outputs are known to share.
 """
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -35,6 +37,9 @@ def generator(seed: int, position: int, output: int = 0, step: int = 0) -> np.ra
 
 def counter_of(output: int, step: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
     """Returns where the draws of a flat-map's output at a step begin."""
+    if output >> 128:
+        text = output.to_bytes(output.bit_length() // 8 + 1, "big")
+        output = int.from_bytes(hashlib.blake2b(text, digest_size=16).digest(), "big")
     words = [0, output >> 64 & _MASK, output & _MASK, step & _MASK]
     return np.array(words, np.uint64)
 

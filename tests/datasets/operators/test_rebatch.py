@@ -59,6 +59,16 @@ def test_batches_of_one_element_draw_differently_wherever_it_begins(size: int) -
     assert len(set(draws)) == len(draws)
 
 
+def test_batches_of_outputs_of_batches_draw_differently_however_deep() -> None:
+    def make(parent: grain.IterDataset[Any]) -> grain.IterDataset[Any]:
+        for _ in range(3):
+            parent = RebatchIterDataset(parent.flat_map(lambda batch: [batch, batch]), 1)
+        return parent.seed(3).random_map(lambda batch, rng: float(rng.random()))
+
+    draws = trees.check(trees.of([np.arange(4), np.arange(3)], make), workers=(0,), every=9)
+    assert len(set(draws)) == len(draws) == 7 * 2**3
+
+
 def test_leaves_of_any_kind() -> None:
     given = [
         (Plain(np.array([1, 2]), np.array(["a", "b"])), [np.array([None, "u"], object)]),
