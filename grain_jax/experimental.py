@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from grain_jax._datasets.operators.zip import ZipIterDataset as ZipIterDataset
     from grain_jax._datasets.operators.zip import ZipMapDataset as ZipMapDataset
     from grain_jax._product.elastic import ElasticIterator as ElasticIterator
+    from grain_jax._product.indices import get_next_index as get_next_index
+    from grain_jax._product.indices import set_next_index as set_next_index
     from grain_jax._product.recovery import (
         assert_equal_output_after_checkpoint as assert_equal_output_after_checkpoint,
     )
@@ -63,7 +65,9 @@ else:
             "apply_transformations": "grain_jax._datasets.fluent:apply_transformations",
             "batch_and_pad": "grain_jax._algebra.pieces:batch_and_pad",
             "device_put": "grain_jax._product.transfer:device_put",
+            "get_next_index": "grain_jax._product.indices:get_next_index",
             "index_shuffle": "grain_jax._values.permutation:index_shuffle",
+            "set_next_index": "grain_jax._product.indices:set_next_index",
             _ASSERT: f"grain_jax._product.recovery:{_ASSERT}",
         },
     )
