@@ -35,8 +35,12 @@ _INSIDE = (LOCAL, ANY, CELL)  # what chains begin with whose end is an attribute
 # Where code names one of these, numbers that it notes are times.
 _CLOCKS = frozenset(
     """
-    time time_ns monotonic monotonic_ns perf_counter perf_counter_ns process_time now utcnow getpid
+    time time_ns monotonic monotonic_ns perf_counter perf_counter_ns process_time now utcnow
     """.split()  # noqa: SIM905
+)
+# And with these, what it keeps is another one in each process.
+_OWN = frozenset(
+    "getpid get_ident gethostname mkdtemp mkstemp uuid1 uuid4 token_hex urandom".split()  # noqa: SIM905
 )
 _times: dict[str, int] = {}  # of files, as they were first looked at
 
@@ -324,7 +328,7 @@ class _Rules:
     ) -> None:
         self._grown, self._entries, self._growing = grown, entries, growing
         self._used, self._moved, self._counted = _Changed(), _Changed(), _Changed()
-        self._timed = _Changed()
+        self._timed, self._own = _Changed(), _Changed()
         for function in functions:
             found = changes(function.__code__)
             if found == Changes():  # all that it names it may read
@@ -333,8 +337,9 @@ class _Rules:
             self._used.add(function, found.used)
             self._moved.add(function, found.moved)
             self._counted.add(function, found.counted)
-            if not _CLOCKS.isdisjoint(reach.names_in(function)):
-                self._timed.add(function, found.grown)
+            for known, changed in ((_CLOCKS, self._timed), (_OWN, self._own)):
+                if not known.isdisjoint(reach.names_in(function)):
+                    changed.add(function, found.grown)
 
     def of(self, path: tuple[str, ...], value: Any, variable: tuple[str, ...]) -> Rule | None:
         """Returns how a container is compared: see `growths`."""
@@ -345,7 +350,7 @@ class _Rules:
         if (kind.__module__, kind.__qualname__) in self._growing:
             labels |= self._entries.get((), set())
             return Rule(frozenset(labels), "" not in labels)
-        if not self._grown.has(path) or not self._used.has(path):
+        if not self._grown.has(path) or not self._used.has(path) or self._own.has(path):
             return None
         has_numbers = "" not in labels and not self._timed.has(path)
         is_moved = self._moved.has(path)

@@ -111,8 +111,13 @@ def test_one_that_is_filled_alike_is_right(make: Make) -> None:
 
 
 CACHES = """
-    import collections, time, numpy as np
+    import collections, time, uuid, numpy as np
     held, seen, log, counts, most, times, last, groups, pool = {}, set(), [], {}, {}, {}, {}, {}, []
+    named = {}
+    def identified(x):
+        if x not in named:
+            named[x] = uuid.uuid4().hex
+        return len(named[x])
     def cached(x):
         if x not in held:
             held[x] = [x, x * 2.0, np.arange(x)]
@@ -167,7 +172,9 @@ CACHES = """
 
 @pytest.mark.parametrize(
     "name",
-    "cached warned logged counted throttled noted grouped pooled bounded lengths".split(),  # noqa: SIM905
+    """
+    cached identified warned logged counted throttled noted grouped pooled bounded lengths
+    """.split(),  # noqa: SIM905
 )
 def test_caches_counts_and_times_come_to_no_error(name: str, make: Make) -> None:
     module = make(CACHES)
