@@ -33,7 +33,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _may_take_long(item: pytest.Item) -> bool:
     limit = item.get_closest_marker("timeout")
-    return limit is not None and limit.args[0] >= 180
+    return limit is not None and bool(limit.args) and limit.args[0] >= 180
 
 
 @pytest.fixture(scope="session")

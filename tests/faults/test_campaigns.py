@@ -35,7 +35,7 @@ pytestmark = [
         (forks.run, 16, "forks"),
         (trainer_kills.run, 1, "kills"),
         (mutated_states.run, 390, "states"),
-        (random_pipelines.run, 30, "pipelines"),
+        (random_pipelines.run, 15, "pipelines"),
         (soak.run, 2000, "batches"),
         (many_processes.run, 8, "phases"),
     ],
