@@ -23,6 +23,7 @@ __all__ = [
     "Numbers",
     "Odd",
     "Own",
+    "Sequence",
     "Several",
     "Sums",
     "SumsWithState",
@@ -34,6 +35,13 @@ __all__ = [
 class Add(transforms.Map):
     def map(self, element: Any) -> Any:
         return element + 1000
+
+
+class Sequence(transforms.Map):
+    """A dict with as many tokens as the number says, 1 to 6."""
+
+    def map(self, element: Any) -> Any:
+        return {"tokens": np.arange(10 * element, 10 * element + 1 + element * 7 % 6)}
 
 
 class AddIndex(transforms.MapWithIndex):

@@ -9,7 +9,7 @@ import grain_jax as grain
 from grain_jax import transforms
 from tests.states import pieces
 
-__all__ = ["ALONE", "GRAIN", "KINDS", "SHARDED", "SUBSETS", "grain_loader"]
+__all__ = ["ALONE", "GRAIN", "KINDS", "KINDS_0_2", "SHARDED", "SUBSETS", "grain_loader"]
 
 Make = Callable[..., Any]
 RECORDS = 24
@@ -182,6 +182,64 @@ KINDS: dict[str, Make] = {
     "the device stage around one's own iterator": _device(pieces.Numbers),
     "the device stage around one's own bytes": _device(pieces.TextNumbers),
 }
+
+
+def _streams() -> tuple[Any, Any]:
+    """Two streams, of which one has fewer elements than records."""
+    odd = _numbers().to_iter_dataset().filter(pieces.Odd())
+    return odd, grain.MapDataset.range(100, 130).seed(6).to_iter_dataset()
+
+
+def _sequences() -> Any:
+    return _numbers(20).map(pieces.Sequence()).to_iter_dataset()
+
+
+_operators = grain.experimental
+_LENGTH = {"tokens": 8}
+
+# Version 0.1.0 had none of these.
+KINDS_0_2 = {
+    "mixed and concatenated datasets": _dataset(
+        lambda: grain.MapDataset.concatenate(
+            [grain.MapDataset.mix([_numbers(), _numbers(9)], weights=[2, 1]), _numbers(5)]
+        ).shuffle()
+    ),
+    "zipped datasets": _dataset(lambda: grain.MapDataset.zip([_numbers(), _numbers().shuffle()])),
+    "windows of a dataset": _dataset(
+        lambda: _operators.WindowShuffleMapDataset(_numbers(), window_size=5, seed=3)
+    ),
+    "a mixture of streams": _dataset(
+        lambda: grain.IterDataset.mix(_streams(), [1, 2]).random_map(pieces.Draw(), seed=1)
+    ),
+    "a mixture of streams, batched": _dataset(
+        lambda: grain.IterDataset.mix(_streams(), [2, 1]).batch(4)
+    ),
+    "zipped streams": _dataset(lambda: _operators.ZipIterDataset(_streams(), strict=False)),
+    "a stream, its first elements": _dataset(
+        lambda: _operators.LimitIterDataset(_streams()[0], 7).map(pieces.Add())
+    ),
+    "a stream, repeated": _dataset(lambda: _operators.RepeatIterDataset(_streams()[0], 3).batch(5)),
+    "a stream, in windows": _dataset(
+        lambda: _operators.WindowShuffleIterDataset(_streams()[0], window_size=5, seed=4)
+    ),
+    "a stream, batched anew": _dataset(
+        lambda: _operators.RebatchIterDataset(_streams()[0].batch(3), 5)
+    ),
+    "sequences, first fit": _dataset(
+        lambda: _operators.FirstFitPackIterDataset(
+            _sequences(), length_struct=_LENGTH, num_packing_bins=3, seed=2
+        )
+    ),
+    "sequences, best fit, batched": _dataset(
+        lambda: _operators.BestFitPackIterDataset(
+            _sequences(), length_struct=_LENGTH, num_packing_bins=2
+        ).batch(2)
+    ),
+    "sequences, cut": _dataset(
+        lambda: _operators.ConcatThenSplitIterDataset(_sequences(), length_struct=_LENGTH)
+    ),
+}
+KINDS |= KINDS_0_2
 
 # These take no number of workers.
 ALONE = {
