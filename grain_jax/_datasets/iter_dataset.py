@@ -322,7 +322,7 @@ def stream_of(
 def plan_of(dataset: IterDataset[Any]) -> Plan:
     """Returns the pipeline of a dataset as data."""
     about = dataset._description
-    skips = about.setup.options.skips
+    skips = (_together(about.setups) or about.setup).options.skips
     return Plan(about.root, list(about.steps), about.remote, about.seed or 0, skips)
 
 

@@ -161,6 +161,11 @@ class Branch:
     parents: tuple[Branch, ...] = ()
 
     @property
+    def is_single(self) -> bool:
+        """Whether each element is made of one record."""
+        return self.stages[-1].may_skip
+
+    @property
     def first(self) -> Stage | None:
         """The stage that makes the elements of the root; None where they pass as they are."""
         root = self.plan.root
@@ -223,7 +228,8 @@ class Plan:
         somewhere = self.local_from is not None or not any(
             plan.local_from is not None for plan in self.walk()
         )
-        branch = _branch(self, gaps, self.local_from if somewhere else HERE, ())
+        local_from = self.local_from if somewhere else HERE
+        branch = _branch(self, gaps, local_from, (), bool(self.skips))
         every = (stage for below in branch.walk() for stage in below.stages)
         for number, stage in enumerate(every):
             stage.number = number
@@ -263,7 +269,11 @@ class Plan:
 
 
 def _branch(
-    plan: Plan, gaps: bool, local_from: int | None, measures: tuple[MeasureStep, ...]
+    plan: Plan,
+    gaps: bool,
+    local_from: int | None,
+    measures: tuple[MeasureStep, ...],
+    skips: bool,
 ) -> Branch:
     """Cuts a plan.
 
@@ -272,9 +282,10 @@ def _branch(
       gaps: whether records may be absent.
       local_from: number of the first step that must run in the trainer's process, `HERE` for all.
       measures: what groupings behind it have to know of its elements, the nearest one's first.
+      skips: whether elements that fail may be left out.
     """
     root = plan.root
-    gaps = gaps or bool(plan.skips) or (has_positions(root) and root.has_gaps)
+    gaps = gaps or skips or (has_positions(root) and root.has_gaps)
     if not isinstance(root, Grouped):
         stages = cut(plan.steps, gaps=gaps, local_from=local_from)
         branch = Branch(plan, stages)
@@ -288,12 +299,21 @@ def _branch(
                 True,  # whether elements are absent is known as they come
                 _placed(parent) if local_from == HERE else None,
                 (*own, *measures) if passes else own,
+                skips,
             )
             for parent in root.parents
         )
         depth = max(1 + below.stages[-1].depth for below in parents)
         group = None if root.step is None else (root.grouping, root.step)
-        stages = cut(plan.steps, local_from=local_from, group=group, depth=depth)
+        single = all(below.is_single for below in parents)
+        stages = cut(
+            plan.steps,
+            gaps=skips and single,
+            local_from=local_from,
+            group=group,
+            depth=depth,
+            single=single,
+        )
         branch = Branch(plan, stages, parents)
         if passes:
             measures = ()

@@ -145,8 +145,9 @@ class Program:
         begin = time.perf_counter()
         stage = self._stages[number]
         waited = 0.0
-        # Only what is read may be left out: later stages have what is made of it.
-        skips = () if isinstance(payload, Gathered) else self._skips
+        # Only single records may be left out, not what is made of several.
+        is_read = not isinstance(payload, Gathered)
+        skips = self._skips if is_read or stage.may_skip else ()
         failures = Failures(_at_once(allocate), skips)
         if isinstance(payload, Gathered):
             done, block = self._run_gathered(stage, payload, inputs, allocate, failures)

@@ -40,6 +40,7 @@ class Stage:
       depth: how many stages an element has come through before.
       number: of the stage in the program that workers run.
       local: whether it must run in the trainer's process.
+      may_skip: whether its elements are single records, which an error policy may leave out.
       group: what decides on groups of elements of other streams, where units are such groups.
       origin: where the elements of the whole pipeline come from.
       seed: for the process-wide generators.
@@ -55,6 +56,7 @@ class Stage:
     number: int = 0
     local: bool = False
     drawing: tuple[str, ...] = ()
+    may_skip: bool = False
     group: Grouping | None = None
     origin: Any = None
     seed: int = 0
@@ -223,6 +225,7 @@ def cut(
     local_from: int | None = None,
     group: tuple[Grouping, steps.Step] | None = None,
     depth: int = 0,
+    single: bool = True,
 ) -> list[Stage]:
     """Cuts a pipeline into stages.
 
@@ -232,6 +235,7 @@ def cut(
       local_from: number of the first step that must run in the trainer's process; None for none.
       group: what makes the elements out of those of other streams, before the first step.
       depth: that of the first stage.
+      single: whether elements before the first step are single records.
     """
     stages = [Stage([], [], counted=not gaps, depth=depth, local=local_from == HERE)]
     if group is not None:
@@ -249,6 +253,8 @@ def cut(
         elif step.counts != "same":
             current.counted = False
     for stage in stages:
+        stage.may_skip = single and stage.grouping is None
+        single = stage.may_skip
         stage.drawing = tuple(
             step.title
             for step in stage.steps

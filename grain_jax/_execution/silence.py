@@ -37,6 +37,8 @@ class Silence:
       drops: says what may drop elements there.
       noun: what the stage is given.
       ends: whether the stream is known to end.
+      by_units: whether elements are counted that the stage is given, and not the records behind
+        them, which may come again.
     """
 
     def __init__(
@@ -46,11 +48,13 @@ class Silence:
         drops: Callable[[], str] = lambda: "",
         noun: str = "records",
         ends: bool = False,
+        by_units: bool = False,
     ) -> None:
         self._epoch = epoch
         self._least = least
         self._drops = drops
         self._noun = noun
+        self._by_units = by_units
         self._long = _LONG
         # After more records than these there is an error.
         self._most = math.inf if epoch is None else max(2 * epoch, _LONG if ends else 0)
@@ -85,6 +89,9 @@ class Silence:
                 self._why(cause),
             )
 
+    def _reach(self, task: Task, unit: int) -> int:
+        return unit if self._by_units else read(task.before(unit))
+
     def pass_over(
         self, task: Task, outcome: Outcome, waiting: Sequence[Skip]
     ) -> tuple[int, errors.NoElementsError] | None:
@@ -102,12 +109,12 @@ class Silence:
         if units and done == 1:
             self.end()
             return None
-        begin, end = read(task.before(0)), read(task.before(done))
+        begin, end = self._reach(task, 0), self._reach(task, done)
         if self.records + end - begin <= self._bound:
             if units:
                 self.end()
                 if (after := units[-1] + 1) < done:
-                    self.add(end - read(task.before(after)), done - after)
+                    self.add(end - self._reach(task, after), done - after)
             else:
                 self.add(end - begin, done)
             return None
@@ -120,18 +127,18 @@ class Silence:
                 crossed = self._crossed(task, first, unit)
                 if crossed is not None:
                     return crossed, self._error(cause)
-                self.add(read(task.before(unit)) - begin, unit - first, cause)
+                self.add(self._reach(task, unit) - begin, unit - first, cause)
             if first <= unit < done:
                 self.end()
-                first, begin = unit + 1, read(task.before(unit + 1))
+                first, begin = unit + 1, self._reach(task, unit + 1)
         return None
 
     def _crossed(self, task: Task, first: int, stop: int) -> int | None:
         """Returns the unit from `first` to `stop - 1` that is too many."""
-        done = self.records - read(task.before(first))
+        done = self.records - self._reach(task, first)
         for unit in range(first, stop):
             if (
-                done + read(task.before(unit + 1)) > self._most
+                done + self._reach(task, unit + 1) > self._most
                 and self._units + unit + 1 - first > self._least
             ):
                 return unit
@@ -157,8 +164,9 @@ def of(plan: Plan, stages: Sequence[Stage]) -> Silence:
     root, own = plan.root, stages[-1].steps
     titles = [step.title for step in own if step.counts in ("fewer", "any")]
     if not has_positions(root):
-        noun = "elements of your IterDataset" if isinstance(root, Upstream) else "elements"
-        return Silence(None, 0, lambda: " and ".join(titles), noun)
+        is_own = isinstance(root, Upstream)
+        noun = "elements of your IterDataset" if is_own else "elements"
+        return Silence(None, 0, lambda: " and ".join(titles), noun, by_units=not is_own)
 
     def drops() -> str:
         found = [*root.drops, *titles] if len(stages) == 1 else titles
