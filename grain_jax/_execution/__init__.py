@@ -8,6 +8,7 @@ A plan comes in, and elements go out, each with the cursor behind it:
     forms.py       how cursors are nested; the cursor of the start
     building.py    streams for a cursor: leaves, tasks, groupings, behind and beside one another
     runs.py        what streams hand on: neighbouring outputs, not decoded, and their cursors
+    joined_runs.py elements of several runs, as one run
     leaves.py      streams that begin: records by position, a user's own iterator
     tasks.py       the outputs of one stage, in order, made ahead by an executor
     gathering.py   streams of streams, as a grouping decides

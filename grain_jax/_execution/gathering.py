@@ -11,8 +11,8 @@ from typing import Any
 
 from grain_jax._algebra.groupings.base import EPOCH, Group, Grouping
 from grain_jax._algebra.running import Skip
+from grain_jax._execution.joined_runs import as_one
 from grain_jax._execution.runs import END, PENDING, Cursor, Run, Stream, Whereabouts
-from grain_jax._execution.strings import strung
 
 __all__ = ["Complete", "Gathering", "Part", "Passed", "Place", "skips_of"]
 
@@ -277,7 +277,7 @@ class Passed(Gathering):
                 break
             runs += more.runs
             cursors.append((more.after, 0))
-        return strung(runs, cursors, self._measures)
+        return as_one(runs, cursors, self._measures)
 
     def _more(self) -> Complete | None:
         """Returns the next group if it is here."""

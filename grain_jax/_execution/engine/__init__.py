@@ -19,6 +19,7 @@ starts the next: trainer, zygote (one per trainer), helper (one per pool), worke
     registrations.py  classes that are nodes of trees for JAX, in workers too
     worker.py    one worker: take a task, run it, answer
     observer.py  what the trainer's code reads from modules
+    changed.py   what it changes itself
     describer.py, likeness.py, changes.py  values and code as what is compared
     growths.py   containers that code adds to, compared as they grow
     drift.py     compares it in a worker

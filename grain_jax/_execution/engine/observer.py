@@ -11,9 +11,10 @@ from typing import Any
 import cloudpickle
 
 from grain_jax._algebra import kinds, reach
-from grain_jax._algebra.mentions import absolute, mentions
+from grain_jax._algebra.mentions import mentions
 from grain_jax._execution.engine import contents, namesakes
-from grain_jax._execution.engine.changes import ANY, CELL, IMPORT, LOCAL, RESULT, Changes, changes
+from grain_jax._execution.engine.changed import INSIDE, Changed, Rules, assigned_by, place_of
+from grain_jax._execution.engine.changes import LOCAL, RESULT, changes
 from grain_jax._execution.engine.describer import Describer
 from grain_jax._execution.engine.drift import (
     EQUAL,
@@ -25,23 +26,12 @@ from grain_jax._execution.engine.drift import (
     find,
     time_of,
 )
-from grain_jax._execution.engine.growths import Growth, Rule, growths
+from grain_jax._execution.engine.growths import Growth, growths
 from grain_jax._execution.engine.likeness import Description
 
 __all__ = ["observe"]
 
 _MOST = 5_000  # variables and functions
-_INSIDE = (LOCAL, ANY, CELL)  # what chains begin with whose end is an attribute of some object
-# Where code names one of these, numbers that it notes are times.
-_CLOCKS = frozenset(
-    """
-    time time_ns monotonic monotonic_ns perf_counter perf_counter_ns process_time now utcnow
-    """.split()  # noqa: SIM905
-)
-# And with these, what it keeps is another one in each process.
-_OWN = frozenset(
-    "getpid get_ident gethostname mkdtemp mkstemp uuid1 uuid4 token_hex urandom".split()  # noqa: SIM905
-)
 _times: dict[str, int] = {}  # of files, as they were first looked at
 
 
@@ -81,6 +71,34 @@ class _Observer:
         self._is_open: dict[str, bool] = {}
 
     def observe(self, named: list[Any], by_value: list[Any], init: list[Any]) -> Observed:
+        mentioned = self._find(named, by_value)
+        functions = _reached(self.functions.values())
+        for function in functions:
+            for module, name, value, _ in _modules_in(function):
+                if reach.is_users(module) and _name_of(value) != f"{module}.{name}":
+                    self._note(module, name, value=value)
+        mentioned |= _names_of(self.functions.values())
+        code = _Code(functions, list(self.functions.values()), self._called)
+        theirs = assigned_by(init)
+        names = frozenset(mentioned - code.kept.attributes)
+        containers = frozenset(names & code.grown.attributes)
+        describer = Describer(names, frozenset(code.cells), containers)
+        found_growths: list[Growth] = []
+        observations = []
+        for path, value in self._values.items():
+            if theirs.has(path) or code.leaves_alone(path, value):
+                continue
+            if not code.kept.has(path) or code.made.has(path):
+                with contextlib.suppress(Exception):
+                    found_growths += growths(path, value, code.rules.of, describer)
+            found = _observation(path, value, code, describer)
+            if found is not None:
+                observations.append(found)
+        observed = tuple(observations)
+        return Observed(names, frozenset(code.cells), containers, observed, tuple(found_growths))
+
+    def _find(self, named: list[Any], by_value: list[Any]) -> set[str]:
+        """Takes all that code can reach; returns the names in functions that travel."""
         roots: list[Any] = []
         for one in named:
             if isinstance(one, type):
@@ -100,76 +118,7 @@ class _Observer:
                     self._take([found])
                     roots.append(found.value)
         self._follow(roots, mentioned)
-        cells: set[str] = set()
-        kept, grown, made = _Changed(), _Changed(), _Changed()
-        functions = _reached(self.functions.values())
-        known = set(map(id, functions))
-        elsewhere = _Changed()  # what methods make that are not called, as far as is known
-        for function in self.functions.values():
-            mentioned |= reach.names_in(function)
-            if id(function) not in known:
-                elsewhere.add(function, changes(function.__code__).made)
-        for function in functions:
-            for module, name, value, _ in _modules_in(function):
-                if reach.is_users(module) and _name_of(value) != f"{module}.{name}":
-                    self._note(module, name, value=value)
-            found_changes = changes(function.__code__)
-            kept.add(function, found_changes.kept)
-            cells |= found_changes.cells
-            if id(function) in self._called:  # what one function reads, and another one assigns
-                assigned = (chain for chain in found_changes.assigned if chain[0] not in _INSIDE)
-                kept.add(function, assigned)
-            grown.add(function, found_changes.grown)
-            made.add(function, found_changes.made)
-        kept.attributes |= _only_assigned(functions)
-        entries: dict[tuple[str, ...], set[str]] = {}
-        growing: set[tuple[str, ...]] = set()  # classes of containers that add to themselves
-        for function in functions:
-            for chain, label in changes(function.__code__).entries:
-                entries.setdefault(_place(function, chain), set()).add(label)
-            if _changes_itself(function):
-                growing.add((function.__module__, function.__qualname__.rpartition(".")[0]))
-        rules = _Rules(functions, grown, entries, growing)
-        found_growths: list[Growth] = []
-        followed = set().union(*map(reach.names_in, functions))
-        theirs = _assigned_by(init)
-        names = frozenset(mentioned - kept.attributes)
-        containers = frozenset(names & grown.attributes)
-        describer = Describer(names, frozenset(cells), containers)
-        observations = []
-        for path, value in self._values.items():
-            if theirs.has(path) or (kept.has(path) and value is None):
-                continue
-            if elsewhere.has(path) and path[-1] not in followed:
-                continue
-            kind = type(value)
-            if not kept.has(path) or made.has(path):
-                with contextlib.suppress(Exception):
-                    found_growths += growths(path, value, rules.of, describer)
-            described = _without_own(describer.describe(value), entries)
-            grows = grown.has(path)
-            if (kind.__module__, kind.__qualname__) in growing and not grows:
-                grows = described.kind != "object"
-                described = _growing(described, contents.inside(value) or ())
-            how = KEPT if kept.has(path) else GROWS if grows else EQUAL
-            if path[-1] == RESULT:
-                if value is None or grows:
-                    continue
-                how = MADE
-            elif how == KEPT and made.has(path):
-                how = MADE
-            place = path if len(path) == 2 or path[-1] == RESULT else path[-1:]
-            if described.kind == "mapping" and place in entries:
-                described = _without(described, entries[place])
-            if how in (KEPT, MADE) and (
-                described.kind == "opaque" or described.type in ("int", "float")
-            ):
-                continue  # a time, a process: made at the first use to differ
-            file = getattr(sys.modules[path[0]], "__file__", None) or ""
-            changed = _times.setdefault(file, time_of(file))
-            observations.append(Observation(path, described, how, file, changed))
-        observed = tuple(observations)
-        return Observed(names, frozenset(cells), containers, observed, tuple(found_growths))
+        return mentioned
 
     def _methods(self, kind: type) -> Iterator[Any]:
         """Takes the methods of a class and its bases, all of which may be called."""
@@ -238,6 +187,89 @@ class _Observer:
         return known
 
 
+class _Code:
+    """What the pipeline's functions change.
+
+    Args:
+      functions: those that are called, as far as names tell.
+      every: all that are known.
+      called: the `id`s of those that code calls by their names.
+    """
+
+    def __init__(
+        self,
+        functions: list[types.FunctionType],
+        every: list[types.FunctionType],
+        called: set[int],
+    ) -> None:
+        self.kept, self.grown, self.made = Changed(), Changed(), Changed()
+        self.cells: set[str] = set()
+        self.entries: dict[tuple[str, ...], set[str]] = {}
+        # Classes of containers that add to themselves.
+        self.growing: set[tuple[str, ...]] = set()
+        self._elsewhere = Changed()  # what methods make that are not called
+        self._followed = _names_of(functions)
+        known = set(map(id, functions))
+        for function in every:
+            if id(function) not in known:
+                self._elsewhere.add(function, changes(function.__code__).made)
+        for function in functions:
+            self._add(function, id(function) in called)
+        self.kept.attributes |= _only_assigned(functions)
+        self.rules = Rules(functions, self.grown, self.entries, self.growing)
+
+    def _add(self, function: types.FunctionType, is_called: bool) -> None:
+        found = changes(function.__code__)
+        self.kept.add(function, found.kept)
+        self.cells |= found.cells
+        if is_called:  # what one function reads, and another one assigns
+            self.kept.add(function, (one for one in found.assigned if one[0] not in INSIDE))
+        self.grown.add(function, found.grown)
+        self.made.add(function, found.made)
+        for chain, label in found.entries:
+            self.entries.setdefault(place_of(function, chain), set()).add(label)
+        if _changes_itself(function):
+            self.growing.add((function.__module__, function.__qualname__.rpartition(".")[0]))
+
+    def leaves_alone(self, path: tuple[str, ...], value: Any) -> bool:
+        """Whether what lies there is not compared."""
+        if self.kept.has(path) and value is None:
+            return True
+        return self._elsewhere.has(path) and path[-1] not in self._followed
+
+
+def _names_of(functions: Iterable[types.FunctionType]) -> set[str]:
+    return set().union(*map(reach.names_in, functions))
+
+
+def _observation(
+    path: tuple[str, ...], value: Any, code: _Code, describer: Describer
+) -> Observation | None:
+    """Returns what a worker compares with what it has there; None where nothing is."""
+    kind = type(value)
+    is_kept = code.kept.has(path)
+    described = _without_own(describer.describe(value), code.entries)
+    grows = code.grown.has(path)
+    if (kind.__module__, kind.__qualname__) in code.growing and not grows:
+        grows = described.kind != "object"
+        described = _growing(described, contents.inside(value) or ())
+    how = KEPT if is_kept else GROWS if grows else EQUAL
+    if path[-1] == RESULT:
+        if value is None or grows:
+            return None
+        how = MADE
+    elif how == KEPT and code.made.has(path):
+        how = MADE
+    place = path if len(path) == 2 or path[-1] == RESULT else path[-1:]
+    if described.kind == "mapping" and place in code.entries:
+        described = _without(described, code.entries[place])
+    if how in (KEPT, MADE) and (described.kind == "opaque" or described.type in ("int", "float")):
+        return None  # a time, a process: made at the first use to differ
+    file = getattr(sys.modules[path[0]], "__file__", None) or ""
+    changed = _times.setdefault(file, time_of(file))
+    return Observation(path, described, how, file, changed)
+
+
 def _travels(module: str) -> bool:
     parts = module.split(".")
     registered = cloudpickle.list_registry_pickle_by_value()
@@ -271,7 +303,7 @@ def _is_called(function: types.FunctionType, names: set[str]) -> bool:
 
 def _only_assigned(functions: list[types.FunctionType]) -> set[str]:
     """Returns the attributes that code assigns as it runs, and never reads: nothing follows."""
-    assigned = _Changed()
+    assigned = Changed()
     read: set[str] = set()
     for function in functions:
         read |= reach.names_in(function, is_read=True)
@@ -316,100 +348,6 @@ def _name_of(module: types.ModuleType) -> str:
     return name if type(name) is str else ""
 
 
-class _Rules:
-    """How containers are compared that code adds to."""
-
-    def __init__(
-        self,
-        functions: list[types.FunctionType],
-        grown: _Changed,
-        entries: dict[tuple[str, ...], set[str]],
-        growing: set[tuple[str, ...]],
-    ) -> None:
-        self._grown, self._entries, self._growing = grown, entries, growing
-        self._used, self._moved, self._counted = _Changed(), _Changed(), _Changed()
-        self._timed, self._own = _Changed(), _Changed()
-        for function in functions:
-            found = changes(function.__code__)
-            if found == Changes():  # all that it names it may read
-                self._used.add(function, _beginnings(mentions(function.__code__).chains))
-                self._used.attributes |= reach.names_in(function)
-            self._used.add(function, found.used)
-            self._moved.add(function, found.moved)
-            self._counted.add(function, found.counted)
-            for known, changed in ((_CLOCKS, self._timed), (_OWN, self._own)):
-                if not known.isdisjoint(reach.names_in(function)):
-                    changed.add(function, found.grown)
-
-    def of(self, path: tuple[str, ...], value: Any, variable: tuple[str, ...]) -> Rule | None:
-        """Returns how a container is compared: see `growths`."""
-        # What code assigns by an object of the user's, it assigns in what the object holds.
-        places = [one if len(one) == 2 else one[-1:] for one in (path, variable)]
-        labels = set().union(*(self._entries.get(place, ()) for place in places))
-        kind = type(value)
-        if (kind.__module__, kind.__qualname__) in self._growing:
-            labels |= self._entries.get((), set())
-            return Rule(frozenset(labels), "" not in labels)
-        if not self._grown.has(path) or not self._used.has(path) or self._own.has(path):
-            return None
-        has_numbers = "" not in labels and not self._timed.has(path)
-        is_moved = self._moved.has(path)
-        return Rule(frozenset(labels), has_numbers, is_moved, self._counted.has(path))
-
-
-def _beginnings(chains: Iterable[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
-    return (chain[:end] for chain in chains for end in range(1, len(chain) + 1))
-
-
-class _Changed:
-    """Variables that code changes: of modules by path, of objects and classes by name alone."""
-
-    def __init__(self) -> None:
-        self.attributes: set[str] = set()
-        self._variables: set[tuple[str, ...]] = set()
-
-    def add(self, function: types.FunctionType, chains: Iterable[tuple[str, ...]]) -> None:
-        """Takes chains of names, as the function's code has them."""
-        for chain in chains:
-            place = _place(function, chain)
-            if len(place) == 2 or place[-1:] == (RESULT,):
-                self._variables.add(place)
-            else:
-                self.attributes.update(place)
-
-    def has(self, path: tuple[str, ...]) -> bool:
-        """Whether code changes what lies there."""
-        if path[-1] == RESULT:
-            return path in self._variables or path[-2:] in self._variables
-        return path in self._variables or (len(path) > 2 and path[-1] in self.attributes)
-
-
-def _place(function: types.FunctionType, chain: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns a module and a variable of it, the name of an attribute, or nothing."""
-    if chain[-1:] == (RESULT,):
-        called = _place(function, chain[:-1])
-        return (*called, RESULT) if called else ()
-    if not chain:
-        return ()
-    first, *rest = chain
-    at: dict[str, Any] | None = function.__globals__
-    module = function.__globals__.get("__name__") or ""
-    names = [first, *rest]
-    if first in _INSIDE:
-        at, names = None, rest[first == CELL :]
-    elif first == IMPORT:
-        module = absolute(rest[0], function.__globals__.get("__package__") or "")
-        at, names = getattr(sys.modules.get(module), "__dict__", None), rest[1:]
-    for name in names[:-1]:
-        value: Any = at.get(name) if at is not None else None
-        at, module = None, ""
-        if reach.is_a(value, types.ModuleType):
-            at, module = vars(value), value.__name__
-    if not names:
-        return ()
-    return (module, names[-1]) if at is not None else (names[-1],)
-
-
 def _without(described: Description, labels: set[str]) -> Description:
     """Leaves out entries that code assigns: by their labels, and with "" those that count."""
     counts = ("int", "float") if "" in labels else ()
@@ -442,12 +380,3 @@ def _growing(described: Description, labels: Iterable[str]) -> Description:
 def _changes_itself(function: types.FunctionType) -> bool:
     """Whether a method of a container adds to it."""
     return (LOCAL,) in changes(function.__code__).grown
-
-
-def _assigned_by(init: list[Any]) -> _Changed:
-    assigned = _Changed()
-    for found in reach.reach([one for one in init if isinstance(one, types.FunctionType)]):
-        if found.kind == reach.FUNCTION:
-            found_changes = changes(found.value.__code__)
-            assigned.add(found.value, found_changes.assigned | found_changes.grown)
-    return assigned

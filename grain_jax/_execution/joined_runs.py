@@ -1,4 +1,4 @@
-"""Strings: elements of several runs, one behind the other, as one run."""
+"""Joined runs: elements of several runs, one behind the other, as one run."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 from grain_jax._algebra.running import Skip
 from grain_jax._execution.runs import Cursor, Run, Whereabouts, joined
 
-__all__ = ["strung"]
+__all__ = ["as_one"]
 
 
-def strung(runs: Sequence[Run], cursors: Sequence[Cursor], measure: int) -> Run:
+def as_one(runs: Sequence[Run], cursors: Sequence[Cursor], measure: int) -> Run:
     """Returns one run of the elements of runs.
 
     Args:
@@ -20,8 +20,8 @@ def strung(runs: Sequence[Run], cursors: Sequence[Cursor], measure: int) -> Run:
       cursors: where to go on after each element.
       measure: which of the measures that the runs know is the first one of the elements here.
     """
-    string = _String(_neighbours(runs), cursors, measure)
-    return Run(string, string, 0, len(cursors))
+    joined_runs = _Joined(_neighbours(runs), cursors, measure)
+    return Run(joined_runs, joined_runs, 0, len(cursors))
 
 
 def _neighbours(runs: Sequence[Run]) -> list[Run]:
@@ -36,7 +36,7 @@ def _neighbours(runs: Sequence[Run]) -> list[Run]:
     return found
 
 
-class _String:
+class _Joined:
     """What elements of several runs are, and their places; rows are counted from 0.
 
     Attributes:
