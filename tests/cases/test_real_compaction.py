@@ -74,9 +74,18 @@ def test_a_batch_of_more_single_survivors_than_there_are_slots(
     kind: str, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GRAIN_JAX_ENGINE_MEMORY", kind)
+    monkeypatch.setattr(slots, "default_budget", lambda: 64 << 20)
+    used, grown = [0], slots.Slots.grown
+
+    def noted(self: slots.Slots, slot: int, size: int) -> None:
+        grown(self, slot, size)
+        used.append(self._resident)
+
+    monkeypatch.setattr(slots.Slots, "grown", noted)
     records = 256 * size
     dataset = grain.MapDataset.range(records).to_iter_dataset().filter(every(256)).batch(size)
     assert taken(in_workers(dataset)) == [list(range(0, records, 256))]
+    assert 0 < max(used) <= 64 << 20
 
 
 def test_a_batch_of_slow_records_with_a_file_as_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,7 +62,9 @@ def tree(rng: random.Random, kind: str, depth: int, draws: bool) -> Tree:
             for _ in range(count)
         ]
         ds = grain.MapDataset.source([of.encoded(row) for row in rows])
-        return ds.seed(3).to_iter_dataset(), rows
+        # Some are read by threads where there are no workers.
+        reading = grain.ReadOptions(num_threads=rng.choice([0, 0, 3]))
+        return ds.seed(3).to_iter_dataset(reading), rows
     build = functools.partial(tree, rng, kind, rng.randrange(depth), draws)
     ds, rows = build()
     choice = rng.choice(
