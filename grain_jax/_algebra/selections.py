@@ -124,7 +124,8 @@ def mixture(weights: Sequence[float] | None, lengths: Sequence[int]) -> Mixture:
                 "dataset that is to give nothing."
             )
     smallest = min(given)
-    whole = tuple(int(weight * 100 / smallest) for weight in given)
+    scale = 100 / smallest  # first, since the other order of these rounds to other numbers
+    whole = tuple(int(weight * scale) for weight in given)
     if sum(whole) > _LARGEST_SUM:
         raise errors.InvalidValueError(
             f"the weights of mix are too far apart: {max(given)!r} and {smallest!r}. Leave out the "

@@ -48,6 +48,15 @@ def test_mixtures(reference_grain: ModuleType, lengths: list[int], data: Any) ->
     assert made(grain_jax) == made(reference_grain)
 
 
+@pytest.mark.parametrize("weight", [0.835065773637879, 0.29, 2.3, 1 / 3])
+def test_weights_are_rounded_alike(reference_grain: ModuleType, weight: float) -> None:
+    def made(library: ModuleType) -> list[Any]:
+        parts = [library.MapDataset.range(first, first + 400) for first in (0, 1000)]
+        return plain_list(library.MapDataset.mix(parts, [1, weight]))
+
+    assert made(grain_jax) == made(reference_grain)
+
+
 @settings(max_examples=30, deadline=None)
 @given(length=st.integers(0, 30), count=st.integers(1, 12), window=st.integers(1, 12), seed=SEEDS)
 def test_limit_and_windows(
