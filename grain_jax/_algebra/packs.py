@@ -75,7 +75,7 @@ class PackAndBatchOperation:
             )
         found = []
         for leaf, length, way in zip(leaves, lengths, paths(record.data), strict=True):
-            name = f"the leaf {way}" if way else "the record"
+            name = _named(way)
             array = pieces.as_array(leaf, name)
             if not array.ndim or len(array) > length:
                 what = f"has length {len(array)}" if array.ndim else "is a number, and no sequence"
@@ -124,15 +124,15 @@ class _Batch:
         size = self._of.batch_size
         columns = zip(self._arrays, self._places, self._lengths, self._ways, strict=True)
         for arrays, places, length, way in columns:
-            name = f"the leaf {way}" if way else "the record"
-            data = pieces.filled(arrays, places, size * length, name)
-            segments, positions = np.zeros((2, size * length), np.int32)
-            for array, place, segment in zip(arrays, places, self._segments, strict=True):
-                segments[place : place + len(array)] = segment
-                positions[place : place + len(array)] = np.arange(len(array))
+            data = pieces.filled(arrays, places, size * length, _named(way))
+            segments, positions = pieces.segments(arrays, places, self._segments, size * length)
             trees[0].append(data.reshape(size, length, *data.shape[1:]))
             trees[1].append(segments.reshape(size, length))
             trees[2].append(positions.reshape(size, length))
         assert self.metadata is not None
         made = tuple(unflatten(self._structure, leaves) for leaves in trees)
         return Record(self.metadata.remove_record_key(), made)
+
+
+def _named(way: str) -> str:
+    return f"the leaf {way}" if way else "the record"

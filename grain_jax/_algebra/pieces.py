@@ -11,13 +11,13 @@ from typing import Any, TypeVar
 import numpy as np
 
 from grain_jax._algebra import mixing
-from grain_jax._algebra.stacking import MixedTypesError, StackError, stack
+from grain_jax._algebra.stacking import MixedTypesError, StackError, named, stack
 from grain_jax._values import arrays, options
 from grain_jax._values.errors import InvalidTypeError, InvalidValueError
 from grain_jax._values.memory import owned_empty
 from grain_jax._values.trees import LEAF_TYPES, flatten, paths, split, unflatten
 
-__all__ = ["as_array", "batch_and_pad", "filled", "joined", "value_of"]
+__all__ = ["as_array", "batch_and_pad", "filled", "joined", "segments", "value_of"]
 
 T = TypeVar("T")
 
@@ -88,6 +88,22 @@ def filled(
     return out
 
 
+def segments(
+    pieces: Sequence[Array], places: Iterable[int], numbers: Iterable[int], length: int
+) -> tuple[Array, Array]:
+    """Which piece each row of `filled` is of, by number, 0 elsewhere; and its place in that.
+
+    Both are int32, of shape (length,).
+    """
+    of_piece, inside = np.zeros(length, np.int32), np.zeros(length, np.int32)
+    count = np.arange(length, dtype=np.int32)
+    for piece, place, number in zip(pieces, places, numbers, strict=True):
+        size = len(piece)
+        of_piece[place : place + size] = number
+        inside[place : place + size] = count[:size]
+    return of_piece, inside
+
+
 def batch_and_pad(values: Sequence[T], *, batch_size: int, pad_value: Any = 0) -> T:
     """A batch of `batch_size` rows, with rows of `pad_value` behind if there are fewer values.
 
@@ -119,7 +135,7 @@ def batch_and_pad(values: Sequence[T], *, batch_size: int, pad_value: Any = 0) -
     leaves, structure = flatten(batch)
     padded = []
     for leaf, way in zip(leaves, paths(batch), strict=True):
-        name = f"the leaf {way}" if way else "the element itself"
+        name = named(way)
         padded.append(filled([as_array(leaf, name)], [0], batch_size, name, pad_value))
     return unflatten(structure, padded)  # type: ignore[no-any-return]
 

@@ -27,6 +27,7 @@ __all__ = [
     "StackError",
     "copy_into",
     "is_owned",
+    "named",
     "owned_empty",
     "stack",
 ]
@@ -231,7 +232,7 @@ def _stack_any(column: list[Any], leaf: str, allocate: Allocate | None) -> Any:
     for row, array in enumerate(arrays):
         if array.shape != shape:
             raise StackError(
-                f"{_place(leaf)} has shape {shape} in element 0 of the batch and {array.shape} "
+                f"{named(leaf)} has shape {shape} in element 0 of the batch and {array.shape} "
                 f"in element {row}; a batch needs one shape. Crop, pad or resize the records "
                 "before Batch, or give it a batch_fn.",
                 leaf,
@@ -242,7 +243,7 @@ def _stack_any(column: list[Any], leaf: str, allocate: Allocate | None) -> Any:
         dtype = mixing.common_dtype(arrays)
     except mixing.UnlikeError as error:
         raise MixedTypesError(
-            f"{_place(leaf)} has dtype {arrays[error.first].dtype} in element {error.first} of the "
+            f"{named(leaf)} has dtype {arrays[error.first].dtype} in element {error.first} of the "
             f"batch and {arrays[error.second].dtype} in element {error.second}, {error.why}. "
             "Convert the records to one dtype before Batch.",
             leaf,
@@ -263,7 +264,7 @@ def _stack_keys(column: list[Any], leaf: str) -> Any:
     for row, key in enumerate(column):
         if not kinds.is_key(key) or key.dtype != first.dtype or key.shape != first.shape:
             raise MixedTypesError(
-                f"{_place(leaf)} is {_kind(first)} in element 0 of the batch and {_kind(key)} in "
+                f"{named(leaf)} is {_kind(first)} in element 0 of the batch and {_kind(key)} in "
                 f"element {row}; keys stack with keys of one shape and implementation.",
                 leaf,
                 0,
@@ -277,7 +278,7 @@ def _stack_text(column: list[Any], leaf: str) -> Any:
     for row, element in enumerate(() if plain else column):
         if not isinstance(element, str | bytes):
             raise StackError(
-                f"{_place(leaf)} is {_kind(column[0])} in element 0 of the batch and "
+                f"{named(leaf)} is {_kind(column[0])} in element 0 of the batch and "
                 f"{_kind(element)} in element {row}; text does not stack with anything else.",
                 leaf,
                 0,
@@ -297,7 +298,7 @@ def _as_array(column: list[Any], row: int, leaf: str) -> Array:
         raise _structures_differ(column, leaf, row)
     if isinstance(value, str | bytes):
         raise StackError(
-            f"{_place(leaf)} is {_kind(column[0])} in element 0 of the batch and {_kind(value)} in "
+            f"{named(leaf)} is {_kind(column[0])} in element 0 of the batch and {_kind(value)} in "
             f"element {row}; text does not stack with anything else.",
             leaf,
             0,
@@ -307,7 +308,7 @@ def _as_array(column: list[Any], row: int, leaf: str) -> Array:
         lost = kinds.what_is_lost(value)
         if lost is not None:
             raise OpaqueLeafError(
-                f"{_place(leaf)} in element {row} of the batch {lost}", leaf, row, row
+                f"{named(leaf)} in element {row} of the batch {lost}", leaf, row, row
             )
     try:
         array = np.asarray(value)
@@ -322,7 +323,7 @@ def _as_array(column: list[Any], row: int, leaf: str) -> Array:
 
 def _opaque(leaf: str, row: int, value: Any, why: str) -> OpaqueLeafError:
     return OpaqueLeafError(
-        f"{_place(leaf)} is {_kind(value)} in element {row} of the batch, which is no array, "
+        f"{named(leaf)} is {_kind(value)} in element {row} of the batch, which is no array, "
         f"number or text{why}. Convert it in a Map before Batch (for example to a dict of arrays), "
         "register its class with jax.tree_util, or give Batch a batch_fn.",
         leaf,
@@ -337,7 +338,7 @@ def _structures_differ(column: list[Any], leaf: str, row: int) -> StackError:
         what, first, other = static
         name = type(column[0]).__qualname__
         return StackError(
-            f"{_place(leaf)} is a {name} whose {what} is {_brief(first)} in element 0 of the batch "
+            f"{named(leaf)} is a {name} whose {what} is {_brief(first)} in element 0 of the batch "
             f"and {_brief(other)} in element {row}; a batch has one {name}, and so one value of "
             "what is static. Make it a field with data, or give every record the same (static "
             "values have to compare with ==).",
@@ -349,7 +350,7 @@ def _structures_differ(column: list[Any], leaf: str, row: int) -> StackError:
     if column[0] is None or column[row] is None:
         remedy = "Give a value instead of None (a missing value of a table is one), or filter"
     return StackError(
-        f"the elements of the batch differ in structure: {_place(leaf)} is {_structure(column[0])} "
+        f"the elements of the batch differ in structure: {named(leaf)} is {_structure(column[0])} "
         f"in element 0 and {_structure(column[row])} in element {row}. {remedy}, or give Batch a "
         "batch_fn.",
         leaf,
@@ -377,5 +378,6 @@ def _kind(value: Any) -> str:
     return f"a value of type {type(value).__qualname__}"
 
 
-def _place(leaf: str) -> str:
+def named(leaf: str) -> str:
+    """What messages call a leaf, by its way from the element."""
     return f"the leaf {leaf}" if leaf else "the element itself"

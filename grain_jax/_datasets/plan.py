@@ -229,11 +229,7 @@ class Plan:
             plan.local_from is not None for plan in self.walk()
         )
         local_from = self.local_from if somewhere else HERE
-        branch = _branch(self, gaps, local_from, (), bool(self.skips))
-        every = (stage for below in branch.walk() for stage in below.stages)
-        for number, stage in enumerate(every):
-            stage.number = number
-        return branch
+        return _branch(self, gaps, local_from, (), bool(self.skips))
 
     def walk(self) -> Iterator[Plan]:
         """Yields the plans of the tree, those that one is made of before it."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from grain_jax._algebra import pieces
 from grain_jax._algebra.groupings.base import MANY, Group, Grouper, Grouping, Measure, Restart
-from grain_jax._algebra.stacking import StackError
+from grain_jax._algebra.stacking import StackError, named
 from grain_jax._datasets.iter_dataset import IterDataset
 from grain_jax._values import options
 from grain_jax._values.errors import InvalidValueError, StateError
@@ -144,7 +144,7 @@ def _rows(element: Any) -> int:
     for way, count in zip(ways, counts, strict=True):
         if not count:
             raise InvalidValueError(
-                f"rebatch takes batches, and {_named(way)} has no axis for its rows. Write "
+                f"rebatch takes batches, and {named(way)} has no axis for its rows. Write "
                 ".batch(...) for elements that are no batches."
             )
     if not counts:
@@ -152,7 +152,7 @@ def _rows(element: Any) -> int:
             "rebatch takes batches, and this element has no arrays: nothing says how many rows "
             "it has."
         )
-    found = ", ".join(f"{_named(w)} has {c[0]}" for w, c in zip(ways, counts, strict=True))
+    found = ", ".join(f"{named(w)} has {c[0]}" for w, c in zip(ways, counts, strict=True))
     raise InvalidValueError(
         f"the arrays of a batch must have equally many rows (their first axes): {found}."
     )
@@ -161,7 +161,7 @@ def _rows(element: Any) -> int:
 def _make(elements: list[Any], cuts: list[Cut]) -> Any:
     """Joins rows of some elements."""
     first, structure = flatten(elements[0])
-    ways = list(map(_named, paths(elements[0])))
+    ways = list(map(named, paths(elements[0])))
     columns: list[list[Any]] = [[] for _ in first]
     for row, (element, (begin, end)) in enumerate(zip(elements, cuts, strict=True)):
         leaves, other = flatten(element)
@@ -176,7 +176,3 @@ def _make(elements: list[Any], cuts: list[Cut]) -> Any:
         for column, leaf, way in zip(columns, leaves, ways, strict=True):
             column.append(pieces.as_array(leaf, way)[begin:end])
     return unflatten(structure, list(map(pieces.joined, columns, ways)))
-
-
-def _named(way: str) -> str:
-    return f"the leaf {way}" if way else "the element itself"

@@ -6,16 +6,13 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from grain_jax._algebra.groupings.base import Group, Grouper, Grouping, Restart
+from grain_jax._algebra.groupings.base import MANY, Group, Grouper, Grouping, Restart
 from grain_jax._datasets.iter_dataset import IterDataset
 from grain_jax._values import errors, options
 
 __all__ = ["RepeatIterDataset"]
 
 T = TypeVar("T", covariant=True)
-
-_AT_ONCE = 1 << 20
-"""Every element of the parent is wanted, so that what it has ready is welcome."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +51,7 @@ class _Repeating(Grouper):
         self._is_over = False
 
     def wants(self) -> tuple[int, int] | None:
-        return None if self._is_over else (0, _AT_ONCE)
+        return None if self._is_over else (0, MANY)
 
     def epoch(self, parent: int) -> int:
         return self._epoch

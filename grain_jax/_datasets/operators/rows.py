@@ -199,11 +199,5 @@ def laid_out(feature: Feature, parts: Sequence[Array], begins: Sequence[int]) ->
     filled = pieces.filled(parts, begins, length, f"the feature {name!r}", feature.padding)
     if feature.is_meta:
         return {name: filled}
-    segments = np.zeros(length, np.int32)
-    positions = np.zeros(length, np.int32)
-    count = np.arange(length, dtype=np.int32)
-    for number, (part, begin) in enumerate(zip(parts, begins, strict=True), 1):
-        size = len(part)
-        segments[begin : begin + size] = number
-        positions[begin : begin + size] = count[:size]
+    segments, positions = pieces.segments(parts, begins, range(1, len(parts) + 1), length)
     return {name: filled, f"{name}_segment_ids": segments, f"{name}_positions": positions}
