@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -54,7 +55,8 @@ class Builder:
         self._away = away
         self._beside = beside or max(layout.streams, len(branch.plan.leaves()))
         self._wanted = wanted
-        self.gatherings: list[tuple[str, Gathering]] = []
+        # Streams refer to the builder, which begins some of them anew.
+        self.gatherings: weakref.WeakKeyDictionary[Gathering, str] = weakref.WeakKeyDictionary()
         self.overdue: Callable[[int], Callable[[int, int, Skip], None] | None] = lambda begin: None
 
     def whole(self, cursor: Cursor) -> Stream:
@@ -94,7 +96,7 @@ class Builder:
             parts = [self._part(number, one) for number, one in enumerate(cursor[0][0])]
             if first is None:
                 stream = Passed(parts, root.grouping, cursor[0], self._again)
-                self.gatherings.append((root.title, stream))
+                self.gatherings[stream] = root.title
                 return stream
             return self._later(parts, first, cursor, again=self._again)
         assert first is not None
@@ -138,7 +140,7 @@ class Builder:
         if stage.grouping is not None:
             feed = Groups(parents, stage.grouping, place, stage.unit, local, again)
             title = next(step.title for step in stage.steps if step.counts == "groups")
-            self.gatherings.append((title, feed))
+            self.gatherings[feed] = title
         else:
             feed = Each(parents[0], place, 1 if local else _MOST_TOGETHER, local)
         return self._made(stage, feed, since, parents, beside)

@@ -13,6 +13,7 @@ from grain_jax._algebra.groupings.base import EPOCH, Group, Grouping
 from grain_jax._algebra.running import Skip
 from grain_jax._execution.joined_runs import as_one
 from grain_jax._execution.runs import END, PENDING, Cursor, Run, Stream, Whereabouts
+from grain_jax._values.faults import without_frames
 
 __all__ = ["Complete", "Gathering", "Part", "Passed", "Place", "skips_of"]
 
@@ -246,7 +247,7 @@ class Passed(Gathering):
     ) -> None:
         super().__init__(parents, grouping, place, again)
         self._pulled = 0
-        self._failure: Exception | None = None
+        self._failure: BaseException | None = None
 
     @property
     def is_ready(self) -> bool:
@@ -259,7 +260,10 @@ class Passed(Gathering):
         """Returns a run of the next element and of others that are here, PENDING or END."""
         if self._failure is not None:
             failure, self._failure = self._failure, None
-            raise failure
+            try:
+                raise failure
+            finally:
+                del failure  # the traceback holds this frame
         # Whichever parent is pulled gets its own work going; the others want it now and then.
         if self._pulled % _PULLS == 0:
             self.advance()
@@ -284,7 +288,7 @@ class Passed(Gathering):
         try:
             found = self.gather(False) if self.is_ready else None
         except Exception as error:
-            self._failure = error  # behind the elements that are here
+            self._failure = without_frames(error)  # behind the elements that are here
             return None
         return found if isinstance(found, Complete) else None
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import threading
 import warnings
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, MutableMapping
 from typing import Any
 
 from grain_jax._algebra.running import Skip
@@ -53,7 +54,7 @@ class Pipeline:
         self._program = Program(frozen, self._all)
         self._executors: tuple[inline.Executor, inline.Executor] | None = None
         self._stream: Stream | None = None
-        self._gatherings: list[tuple[str, Gathering]] = []
+        self._gatherings: MutableMapping[Gathering, str] = {}
         self._run: Run | None = None
         # The last element; its cursor is made when somebody asks.
         self._last: tuple[Any, int] | None = None
@@ -228,7 +229,7 @@ class Pipeline:
     def _most_held(self) -> str:
         """Says which operator holds most of the elements that wait for others."""
         title, (count, size) = max(
-            ((title, gathering.held()) for title, gathering in self._gatherings),
+            ((title, gathering.held()) for gathering, title in self._gatherings.items()),
             key=lambda found: found[1][1],
             default=("the pipeline", (0, 0)),
         )
@@ -307,7 +308,7 @@ class Pipeline:
             self.position = self.layout.ended(self.stages, self.position)
         # The iterator may be kept for long, and is only used again where it is set back.
         self._ended, self._stream, self._run = True, None, None
-        self._gatherings = []
+        self._gatherings = {}
         self._end()
         return None
 
@@ -334,7 +335,7 @@ class Pipeline:
 
     def _forget(self) -> None:
         self._stream, self._run, self._ended = None, None, False
-        self._gatherings = []
+        self._gatherings = {}
         if any(executor.is_broken for executor in self._executors or ()):
             self._end()  # what could not be loaded is loaded anew
         for executor in self._executors or ():
@@ -384,7 +385,8 @@ class Pipeline:
         builder = building.Builder(
             self._branch_of(position), self.layout, position.base, *self._executors
         )
-        builder.overdue = self._overdue
+        this = weakref.WeakMethod(self._overdue)  # the streams refer to the builder
+        builder.overdue = lambda begin: this()(begin)  # type: ignore[misc]
         self._gatherings = builder.gatherings
         return builder.whole(self.cursor(position))
 

@@ -14,6 +14,7 @@ from grain_jax._execution.inline import Bundle, Executor
 from grain_jax._execution.runs import END, PENDING, Feed, Held, Places, Run, Stream, Task, read
 from grain_jax._execution.silence import Silence
 from grain_jax._values import errors
+from grain_jax._values.faults import call_detached
 
 __all__ = ["Tasks"]
 
@@ -103,11 +104,11 @@ class Tasks:
                     raise task.error
                 finally:
                     del task  # the traceback holds this frame
-            bundle = self._executor.result(ticket, block)
+            bundle, frames = call_detached(self._executor.result, ticket, block)
             if bundle is None:
                 return PENDING
             self._window.popleft()
-            self._unpack(task, bundle)
+            self._unpack(task, bundle, frames)
 
     def close(self) -> None:
         """Gives up the tasks that nobody will pull, and those of the streams that feed it."""
@@ -120,12 +121,9 @@ class Tasks:
             stream.close()
 
     def _submit(self, block: bool) -> bool:
-        try:
-            task = self._feed.next(block)
-        except Exception as error:
-            # It stands behind what is under way, and is raised when its turn comes.
-            task = _Failure(error)
+        task, frames = call_detached(_asked, self._feed, block)
         if isinstance(task, _Failure):
+            task.frames = frames
             self._over = True
             self._window.append((task, 0))
             return False
@@ -140,7 +138,7 @@ class Tasks:
     def _put(self, task: Task) -> int:
         return self._executor.submit(self._stage, task.payload, task.inputs, task.label)
 
-    def _unpack(self, task: Any, bundle: Bundle) -> None:
+    def _unpack(self, task: Any, bundle: Bundle, frames: object) -> None:
         outcome: Outcome = bundle.info
         self._feed.learn(outcome)
         outcome = self._heard(task, outcome)
@@ -158,7 +156,7 @@ class Tasks:
             except errors.TooManyErrors as error:
                 outcome.error = error
         if outcome.error is not None:
-            self._window.appendleft((_Failure(outcome.error), 0))
+            self._window.appendleft((_Failure(outcome.error, frames), 0))
             # What was done before it may be kept for long, and its traceback may lead there.
             outcome.error = None
         elif outcome.done < task.units:
@@ -212,8 +210,17 @@ class Tasks:
                     self.overdue(self._skipped + run, read(task.before(unit + 1)), last)
 
 
-class _Failure:
-    """What a feed or a unit has raised, among the tasks of a window."""
+def _asked(feed: Feed, block: bool) -> Any:
+    try:
+        return feed.next(block)
+    except Exception as error:
+        # It stands behind what is under way, and is raised when its turn comes.
+        return _Failure(error)
 
-    def __init__(self, error: Exception) -> None:
+
+class _Failure:
+    """What a feed or a unit has raised, among the tasks of a window; see `call_detached`."""
+
+    def __init__(self, error: BaseException, frames: object = None) -> None:
         self.error = error
+        self.frames = frames

@@ -7,12 +7,14 @@ import pathlib
 import sysconfig
 import traceback
 import types
-from typing import NoReturn
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn, TypeVar
 
 from grain_jax._values.errors import GrainError
 
 __all__ = [
     "add_note",
+    "call_detached",
     "described",
     "is_installed",
     "located",
@@ -25,7 +27,10 @@ __all__ = [
     "strip",
     "user_traceback",
     "with_traceback",
+    "without_frames",
 ]
+
+T = TypeVar("T")
 
 _PACKAGE = str(pathlib.Path(__file__).parent.parent) + "/"
 _INSTALLED = ("<frozen ", *{sysconfig.get_path(name) + "/" for name in ("stdlib", "purelib")})
@@ -51,9 +56,49 @@ def user_traceback(trace: types.TracebackType | None) -> types.TracebackType | N
     return rest if rest is not None else trace
 
 
+def call_detached(call: Callable[..., T], *args: Any) -> tuple[T, object]:
+    """Calls so that errors that the call keeps for later do not lead to who called.
+
+    The frames of a traceback refer to the frames that called them, also after those have returned,
+    and so to whatever these refer to: an iterator that keeps an error for its turn would refer to
+    itself. The frame of a generator that waits has no caller.
+
+    Returns:
+      What the call returns, and what has to be held as long as such an error is kept.
+    """
+    frames = _attempt(call, args)
+    del args  # there may be an error among them, whose traceback would lead to this frame
+    outcome = next(frames)
+    found, is_done = outcome.pop(), outcome.pop()
+    if is_done:
+        return found, frames
+    try:
+        raise found
+    finally:
+        del found, frames  # the traceback leads to this frame
+
+
+def _attempt(call: Callable[..., Any], args: tuple[Any, ...]) -> Iterator[list[Any]]:
+    outcome: list[Any] = []
+    try:
+        outcome += True, call(*args)
+    except BaseException as error:
+        outcome += False, error
+    del args
+    yield outcome  # who called empties it, as this frame may be kept for long
+
+
 def with_traceback(error: BaseException, trace: types.TracebackType | None) -> BaseException:
     """Gives an exception this traceback, whatever the user's class does about attributes."""
     return BaseException.with_traceback(error, trace)
+
+
+def without_frames(error: BaseException) -> BaseException:
+    """Returns an exception that is kept for later; a note says what its traceback would."""
+    if not getattr(error, _NOTED, False) and (line := _place(error)):
+        add_note(error, line)
+        mark_told(error)
+    return with_traceback(error, None)
 
 
 def strip(error: BaseException) -> None:

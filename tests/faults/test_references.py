@@ -170,6 +170,17 @@ def living() -> dict[int, str]:
     return {id(one): type(one).__name__ for one in gc.get_objects() if isinstance(one, KINDS)}
 
 
+def left(before: dict[int, str], running: set[int]) -> tuple[list[str], set[int]]:
+    """What there is more of than before, after a while in which threads end."""
+    deadline = time.monotonic() + 10
+    while True:
+        more = [name for number, name in living().items() if number not in before]
+        processes = children() - running
+        if not (more or processes) or time.monotonic() > deadline:
+            return more, processes
+        time.sleep(0.02)  # a thread that runs ahead ends after the call that it is in
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", MAKES)
 def test_nothing_is_left(kind: str, workers: int) -> None:
@@ -178,14 +189,83 @@ def test_nothing_is_left(kind: str, workers: int) -> None:
         before = living()
         with contextlib.suppress(*CAUGHT):
             way(lambda: MAKES[kind](workers))
-        deadline = time.monotonic() + 10
-        while True:
-            left = [name for number, name in living().items() if number not in before]
-            processes = children() - running
-            if not (left or processes) or time.monotonic() > deadline:
-                break
-            time.sleep(0.02)  # a thread that runs ahead ends after the call that it is in
-        assert (way.__name__, left, processes) == (way.__name__, [], set())
+        assert (way.__name__, *left(before, running)) == (way.__name__, [], set())
+
+
+class FailingSource:
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> int:
+        if index == 21:
+            raise ValueError("read 21")
+        return index
+
+
+class FailingSampler:
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> grain.RecordMetadata:
+        if index == 21:
+            raise ValueError("sampled 21")
+        return grain.RecordMetadata(index=index, record_key=index)
+
+
+def failing() -> Any:
+    return grain.MapDataset.range(40).map(FailsAt21()).to_iter_dataset()
+
+
+def counting() -> Any:
+    return grain.MapDataset.range(40).to_iter_dataset()
+
+
+def of(source: Any = range(40), sampler: Any = None, todo: Any = ()) -> Any:
+    return grain.DataLoader(
+        data_source=source,
+        sampler=sampler or grain.samplers.SequentialSampler(40),
+        operations=todo,
+        worker_count=0,
+    )
+
+
+window_shuffle = grain.experimental.WindowShuffleIterDataset
+FAILING: dict[str, Callable[[], Any]] = {
+    "map": lambda: of(todo=[FailsAt21()]),
+    "map, batch": lambda: of(todo=[FailsAt21(), BATCH]),
+    "filter": lambda: of(todo=[FailsAt21(), Even(), BATCH]),
+    "source": lambda: of(FailingSource()),
+    "source, batch": lambda: of(FailingSource(), todo=[BATCH]),
+    "sampler": lambda: of(sampler=FailingSampler()),
+    "sampler, batch": lambda: of(sampler=FailingSampler(), todo=[BATCH]),
+    "dataset": lambda: failing().filter(Even()).batch(4),
+    "mixture": lambda: grain.IterDataset.mix([failing(), counting()]),
+    "mixture, repeated": lambda: grain.experimental.RepeatIterDataset(
+        grain.IterDataset.mix([failing(), counting()])
+    ).batch(2),
+    "zip": lambda: grain.experimental.ZipIterDataset([counting(), failing()]),
+    "zip of unequal lengths": lambda: grain.experimental.ZipIterDataset(
+        [counting(), grain.MapDataset.range(21).to_iter_dataset()], strict=True
+    ),
+    "window": lambda: window_shuffle(failing(), window_size=10, seed=1),
+}
+
+
+@pytest.mark.parametrize("kind", FAILING)
+def test_an_error_that_waits_for_its_turn_does_not_keep_the_iterator(kind: str) -> None:
+    """Its traceback leads to frames, and these to whoever called them."""
+
+    def drops(delivered: int) -> None:
+        iterator = iter(FAILING[kind]())
+        with contextlib.suppress(ValueError, StopIteration):
+            for _ in range(delivered):
+                next(iterator)
+
+    running = children()
+    for delivered in range(0, 44, 2):
+        before = living()
+        drops(delivered)
+        assert (delivered, *left(before, running)) == (delivered, [], set())
 
 
 def test_a_device_stage_for_each_epoch_leaves_no_process() -> None:
