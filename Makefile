@@ -9,7 +9,7 @@ PYTEST_ARGS ?=
 # Without byte code every worker that a test starts would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-# What `make test-newest` runs.
+# What `make test-newest` runs, and `make faults` with fresh draws.
 SHORT := tests/algebra tests/datasets tests/property tests/values
 
 .PHONY: help demo test test-modes test-newest faults lint types format build-files bench notebook clean
@@ -40,6 +40,7 @@ test-newest:
 	else echo "no newer Python than $$($(PYTHON) --version) is here"; fi
 
 faults: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -q -n auto --hypothesis-profile=fresh $(SHORT)
 	$(BIN)/python -m tests.faults.worker_kills
 	$(BIN)/python -m tests.faults.edited_kills
 	$(BIN)/python -m tests.faults.forks

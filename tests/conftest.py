@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from hypothesis import settings
 
 from grain_jax._execution.engine.launch import Handle, keep_alive
 
@@ -24,6 +25,11 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
     _flags = os.environ.get("XLA_FLAGS", "")
     os.environ["XLA_FLAGS"] = f"{_flags} --xla_force_host_platform_device_count=4".strip()
+
+# The same draws each time, however slow the machine is; `make faults` draws anew.
+settings.register_profile("fixed", derandomize=True, deadline=None, database=None)
+settings.register_profile("fresh", deadline=None)
+settings.load_profile("fixed")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

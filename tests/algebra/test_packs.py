@@ -27,7 +27,7 @@ def batches(library: ModuleType, elements: list[Any], **options: Any) -> list[An
     return [(one.metadata.index, one.metadata.record_key, plain(one.data)) for one in made]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     sizes=st.lists(st.tuples(st.integers(1, 6), st.integers(0, 4)), min_size=1, max_size=25),
     rows=st.integers(1, 4),

@@ -82,7 +82,7 @@ def reader(source: Any, num_threads: int | None = None) -> Reader:
     return Reader(adapt(source), ReadOptions(num_threads=num_threads))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     st.lists(st.lists(st.integers(0, 99), max_size=20), max_size=4),
     st.sampled_from([None, 0, 1, 2, 5, 64]),

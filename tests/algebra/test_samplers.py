@@ -40,7 +40,7 @@ def settings_of_samplers(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(chosen=settings_of_samplers())
 def test_index_sampler_equals_grain(reference_grain: ModuleType, chosen: dict[str, Any]) -> None:
     shard = chosen.pop("shard_options")
@@ -71,7 +71,7 @@ def test_large_shuffles_are_grains_and_lose_nothing(reference_grain: ModuleType,
     assert [ours[i].record_key for i in some] == [int(keys[i]) for i in some]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     n=st.integers(1, 60),
     count=st.integers(1, 6),

@@ -44,7 +44,7 @@ def build(library: ModuleType, n: int, epochs: int, steps: list[tuple[Any, ...]]
     return ds
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(n=st.integers(1, 30), epochs=st.integers(1, 2), steps=st.lists(STEPS, max_size=5))
 def test_any_stream_equals_grain(
     reference_grain: ModuleType, n: int, epochs: int, steps: list[tuple[Any, ...]]

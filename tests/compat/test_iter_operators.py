@@ -28,7 +28,7 @@ def streams(library: ModuleType, lengths: list[int]) -> list[Any]:
     ]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(lengths=LENGTHS, data=st.data())
 def test_mixtures(reference_grain: ModuleType, lengths: list[int], data: Any) -> None:
     weight = st.one_of(st.integers(1, 9), st.floats(0.05, 5))
@@ -57,7 +57,7 @@ def test_weights_are_rounded_alike(reference_grain: ModuleType, weight: float) -
     assert made(grain_jax) == made(reference_grain)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(length=st.integers(0, 30), count=st.integers(1, 12), window=st.integers(1, 12), seed=SEEDS)
 def test_limit_and_windows(
     reference_grain: ModuleType, length: int, count: int, window: int, seed: int
@@ -72,7 +72,7 @@ def test_limit_and_windows(
     assert made(grain_jax) == made(reference_grain)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(whole=st.integers(1, 4), window=st.integers(1, 8), seed=SEEDS)
 def test_windows_of_random_access(
     reference_grain: ModuleType, whole: int, window: int, seed: int
@@ -106,7 +106,7 @@ def test_a_shorter_last_window_keeps_its_records(reference_grain: ModuleType) ->
         assert ours[:6] == theirs[:6]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(lengths=LENGTHS, strict=st.booleans())
 def test_zip(reference_grain: ModuleType, lengths: list[int], strict: bool) -> None:
     def made(library: ModuleType) -> tuple[list[Any], bool]:
@@ -122,7 +122,7 @@ def test_zip(reference_grain: ModuleType, lengths: list[int], strict: bool) -> N
     assert made(grain_jax) == made(reference_grain)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(length=st.integers(0, 12), epochs=st.one_of(st.none(), st.integers(1, 4)))
 def test_repeat(reference_grain: ModuleType, length: int, epochs: int | None) -> None:
     if length < 2 and epochs is None:
@@ -148,7 +148,7 @@ def test_zips_of_random_access(reference_grain: ModuleType, lengths: list[int]) 
     assert made(grain_jax) == made(reference_grain)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(largest=st.integers(0, 10**6), seed=st.integers(0, 2**32 - 1), data=st.data())
 def test_shuffled_indices(reference_grain: ModuleType, largest: int, seed: int, data: Any) -> None:
     index = data.draw(st.integers(0, largest))

@@ -60,7 +60,7 @@ def loader(library: ModuleType, n: int, operations: list[Any], **settings: Any) 
     )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     n=st.integers(1, 30),
     epochs=st.integers(1, 3),

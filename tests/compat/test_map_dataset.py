@@ -77,7 +77,7 @@ def sensible(steps: list[tuple[Any, ...]]) -> bool:
     return "batch" not in kinds or not gaps or kinds.index("batch") < gaps[0]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(n=st.integers(1, 12), steps=st.lists(STEPS, max_size=6), data=st.data())
 def test_any_pipeline_equals_grain(
     reference_grain: ModuleType, n: int, steps: list[tuple[Any, ...]], data: st.DataObject
@@ -235,7 +235,7 @@ def test_random_steps_repeat_as_grains_do(reference_grain: ModuleType) -> None:
         assert same == once[:4] * 2
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     lengths=st.lists(st.integers(1, 9), min_size=1, max_size=4),
     data=st.data(),

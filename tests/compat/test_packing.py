@@ -34,7 +34,7 @@ def packed(library: ModuleType, name: str, elements: list[Any], **options: Any) 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered")  # Grain divides by zero
 @pytest.mark.parametrize("name", ["FirstFitPackIterDataset", "BestFitPackIterDataset"])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     sizes=ELEMENTS,
     bins=st.integers(1, 6),

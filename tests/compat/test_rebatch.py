@@ -12,7 +12,7 @@ import grain_jax
 from tests.compat.pairs import plain, plain_list
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(counts=st.lists(st.integers(1, 9), max_size=6), size=st.integers(1, 8), drop=st.booleans())
 def test_rebatch_equals_grain(
     reference_grain: ModuleType, counts: list[int], size: int, drop: bool

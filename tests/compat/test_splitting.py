@@ -22,7 +22,7 @@ def rows(library: ModuleType, elements: list[Any], bos: bool, **options: Any) ->
     return plain_list(experimental.ConcatThenSplitIterDataset(stream, **options))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     sizes=st.lists(st.one_of(st.integers(0, 14), st.just(5)), max_size=30),
     splits=st.booleans(),

@@ -32,7 +32,7 @@ class Scale(transforms.Map):
 KINDS = ["map", "index", "filter", "slice", "repeat", "shuffle", "flat_map", "batch"]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.integers(1, 9), st.lists(st.sampled_from(KINDS), max_size=5))
 def test_equals_plain_functions(n: int, kinds: list[str]) -> None:
     dataset, at, length = plain.extended(plain.start(n), kinds)

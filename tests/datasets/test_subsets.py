@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import grain_jax as grain
@@ -75,7 +75,6 @@ def plain(elements: Any) -> list[Any]:
     return [np.asarray(element).tolist() for element in elements]
 
 
-@settings(deadline=None)
 @given(before=st.sampled_from(SIZED), part=SLICES, inner=SLICES)
 def test_every_epoch_has_the_elements_of_the_first(before: str, part: slice, inner: slice) -> None:
     whole = BEFORE[before](numbers())

@@ -33,7 +33,7 @@ def taken(layout: Layout, base: int = 0, *todo: steps.Step) -> list[int]:
     return found
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     length=st.integers(0, 40),
     start=st.integers(0, 20),
@@ -60,7 +60,7 @@ def test_a_sampler_that_shards_gives_each_its_own_positions() -> None:
     assert taken(Layout(4, sampler_shard=(1, 3))) == [1, 4, 7, 10]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     length=st.integers(0, 40),
     base=st.integers(0, 20),
@@ -155,7 +155,7 @@ def test_elements() -> None:
     assert Layout(None).elements(cut([batch(3)])) is None
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     length=st.integers(0, 40),
     base=st.integers(0, 20),

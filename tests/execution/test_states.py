@@ -174,7 +174,7 @@ _JUNK = st.recursive(
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of types and maps with other names
 @pytest.mark.parametrize("strict", [True, False])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_damaged_states_restore_or_are_refused(strict: bool, data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(sorted(PIPELINES)))

@@ -159,7 +159,7 @@ _VALUES = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(data=st.data())
 def test_damaged_states_restore_or_are_refused(data: st.DataObject) -> None:
     value = json.loads(state({"0": 3, "1": 4}, turn=0, workers=2))

@@ -33,7 +33,7 @@ ShardOptions = grain.sharding.ShardOptions
 pytestmark = pytest.mark.usefixtures("no_process_left")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_any_path_over_numbers_that_divide_the_shards(data: st.DataObject) -> None:
     kind = data.draw(st.sampled_from(sorted(KINDS)))

@@ -100,7 +100,7 @@ def steps(rule: str, has: int, sure: Callable[[int], int]) -> int:
     have=st.lists(st.integers(0, 6), min_size=1, max_size=4),
     looks=st.lists(st.integers(0, 7), min_size=4, max_size=4),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_all_take_the_same_number_of_steps(rule: str, have: list[int], looks: list[int]) -> None:
     results, _ = play(
         len(have), lambda index: steps(rule, have[index], lambda left: min(left, looks[index]))
@@ -237,7 +237,7 @@ def test_padding_that_cannot_be_made_is_an_error_on_all_and_may_be_tried_again()
 
 
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_an_interrupt_between_any_two_messages_changes_nothing(data: st.DataObject) -> None:
     have = data.draw(st.lists(st.integers(0, 4), min_size=2, max_size=3))
     cuts = [data.draw(st.sets(st.integers(0, 40), max_size=12)) for _ in have]

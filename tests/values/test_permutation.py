@@ -89,13 +89,13 @@ def test_is_a_permutation_at_the_edges(n: int) -> None:
         assert np.array_equal(np.sort(permute(np.arange(n), n, seed)), np.arange(n))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(n=st.integers(1, 3000), seed=SEEDS)
 def test_is_a_permutation(n: int, seed: int) -> None:
     assert np.array_equal(np.sort(permute(np.arange(n), n, seed)), np.arange(n))
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(n=st.integers(2**18 + 2, 2**20 + 2), seed=SEEDS)
 def test_is_a_permutation_where_blocks_walk(n: int, seed: int) -> None:
     assert np.array_equal(np.sort(permute(np.arange(n), n, seed)), np.arange(n))
@@ -120,7 +120,7 @@ def test_equals_grain(reference_grain: ModuleType, n: int) -> None:
         assert [permute_one(int(index), n, seed) for index in indices] == expected
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(data=st.data(), n=st.integers(1, 2**40), seed=SEEDS)
 def test_equals_grain_anywhere(
     reference_grain: ModuleType, data: st.DataObject, n: int, seed: int
@@ -135,7 +135,7 @@ def test_equals_grain_anywhere(
     assert permute_one(index, n, seed) == expected
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     n=st.sampled_from([1, 7, 1000, 2**16 + 1, 2**18 + 3]),
     seed=SEEDS,

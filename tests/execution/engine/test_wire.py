@@ -93,7 +93,7 @@ def test_text_of_numpy_keeps_zeros_at_the_end(file: arena.Arena) -> None:
     assert list(map(len, back)) == [2, 3, 0, 1]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     array=stn.arrays(
         st.one_of(stn.scalar_dtypes(), stn.array_dtypes(allow_subarrays=True)),
