@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     )
     from grain_jax._datasets.operators.zip import ZipIterDataset as ZipIterDataset
     from grain_jax._datasets.operators.zip import ZipMapDataset as ZipMapDataset
+    from grain_jax._datasets.specs import get_element_spec as get_element_spec
     from grain_jax._product.elastic import ElasticIterator as ElasticIterator
     from grain_jax._product.indices import get_next_index as get_next_index
     from grain_jax._product.indices import set_next_index as set_next_index
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     )
     from grain_jax._product.transfer import device_put as device_put
     from grain_jax._values.permutation import index_shuffle as index_shuffle
+    from grain_jax._values.shapes import ShapeDtypeStruct as ShapeDtypeStruct
+    from grain_jax._values.shapes import ShapeDtypeStructProtocol as ShapeDtypeStructProtocol
 else:
     _ASSERT = "assert_equal_output_after_checkpoint"
     _OPERATORS = "grain_jax._datasets.operators"
@@ -58,6 +61,8 @@ else:
             "PackAndBatchOperation": "grain_jax._algebra.packs:PackAndBatchOperation",
             "RebatchIterDataset": f"{_OPERATORS}.rebatch:RebatchIterDataset",
             "RepeatIterDataset": f"{_OPERATORS}.repeat:RepeatIterDataset",
+            "ShapeDtypeStruct": "grain_jax._values.shapes:ShapeDtypeStruct",
+            "ShapeDtypeStructProtocol": "grain_jax._values.shapes:ShapeDtypeStructProtocol",
             "WindowShuffleIterDataset": f"{_OPERATORS}.windows:WindowShuffleIterDataset",
             "WindowShuffleMapDataset": f"{_OPERATORS}.windows:WindowShuffleMapDataset",
             "ZipIterDataset": f"{_OPERATORS}.zip:ZipIterDataset",
@@ -65,6 +70,7 @@ else:
             "apply_transformations": "grain_jax._datasets.fluent:apply_transformations",
             "batch_and_pad": "grain_jax._algebra.pieces:batch_and_pad",
             "device_put": "grain_jax._product.transfer:device_put",
+            "get_element_spec": "grain_jax._datasets.specs:get_element_spec",
             "get_next_index": "grain_jax._product.indices:get_next_index",
             "index_shuffle": "grain_jax._values.permutation:index_shuffle",
             "set_next_index": "grain_jax._product.indices:set_next_index",

@@ -26,9 +26,10 @@ PUBLIC = {
         BOSHandling BestFitPackIterDataset ConcatThenSplitIterDataset ElasticIterator
         FirstFitPackIterDataset FlatMapIterDataset FlatMapMapDataset FlatMapTransform
         LimitIterDataset MapWithIndexTransform PackAndBatchOperation RebatchIterDataset
-        RepeatIterDataset WindowShuffleIterDataset WindowShuffleMapDataset ZipIterDataset
-        ZipMapDataset apply_transformations assert_equal_output_after_checkpoint batch_and_pad
-        device_put get_next_index index_shuffle set_next_index""",
+        RepeatIterDataset ShapeDtypeStruct ShapeDtypeStructProtocol WindowShuffleIterDataset
+        WindowShuffleMapDataset ZipIterDataset ZipMapDataset apply_transformations
+        assert_equal_output_after_checkpoint batch_and_pad device_put get_element_spec
+        get_next_index index_shuffle set_next_index""",
     "grain_jax.multiprocessing": "MultiprocessingOptions",
     "grain_jax.python": """
         ArrayRecordDataSource Batch BatchOperation DATASET_INDEX DataLoader DatasetIterator

@@ -129,6 +129,14 @@ class Grouping(abc.ABC):
         """
         return kept
 
+    def spec(self, parents: Sequence[Any]) -> Any:
+        """Returns shapes and dtypes of what is made of elements; None where that is not known.
+
+        Args:
+          parents: those of the elements of each parent.
+        """
+        return None
+
     def identity(self) -> str:
         """Names it, with what has to be equal for a state to mean the same."""
         fields = getattr(self, "__dataclass_fields__", ())

@@ -14,6 +14,7 @@ from grain_jax._algebra.stacking import StackError, named
 from grain_jax._datasets.iter_dataset import IterDataset
 from grain_jax._values import options
 from grain_jax._values.errors import InvalidValueError, StateError
+from grain_jax._values.shapes import ShapeDtypeStruct
 from grain_jax._values.trees import flatten, paths, unflatten
 
 __all__ = ["RebatchIterDataset"]
@@ -74,6 +75,14 @@ class _Rebatch(Grouping):
     def begin(self, kept: tuple[int, ...], parents: int) -> Grouper:
         """Returns a grouper that leaves out so many rows of its first element."""
         return _Cutting(self, *kept)
+
+    def spec(self, parents: Sequence[Any]) -> Any:
+        """Returns other numbers of rows."""
+        leaves, structure = flatten(parents[0], is_sorted=False)
+        size = self.size if self.drop else None
+        return unflatten(
+            structure, [ShapeDtypeStruct((size, *leaf.shape[1:]), leaf.dtype) for leaf in leaves]
+        )
 
 
 class _Cutting(Grouper):

@@ -34,6 +34,10 @@ class Zip(Grouping):
         (made,) = kept
         return _Zipping(self.strict, made, parents)
 
+    def spec(self, parents: Sequence[Any]) -> Any:
+        """Returns those of all."""
+        return tuple(parents)
+
 
 class _Zipping(Grouper):
     def __init__(self, strict: bool, made: int, parents: int) -> None:
