@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
-__all__ = ["facade"]
+__all__ = ["facade", "fetch"]
 
 # A dataset is only a description; the second package registers how to run it.
 _LOADED_WITH = {"grain_jax._datasets": "grain_jax._execution.iterator"}
@@ -48,6 +48,12 @@ def facade(
         return sorted({*vars(sys.modules[module]), *homes, *submodules})
 
     return getattr_, dir_, sorted([*homes, *submodules])
+
+
+def fetch(home: str) -> Any:
+    """Returns what `"package.module:name"` names, for who cannot import the module before."""
+    module, _, name = home.partition(":")
+    return getattr(importlib.import_module(module), name)
 
 
 def _generators_kept() -> AbstractContextManager[object]:

@@ -7,6 +7,7 @@ the epoch on the way down, so that shuffles and random steps below see a new one
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import sys
 from typing import Any, Protocol
 
@@ -15,7 +16,7 @@ import numpy as np
 from grain_jax._algebra import samplers
 from grain_jax._values import errors, options, permutation, sharding
 
-__all__ = ["ENDLESS", "IndexMap", "Repeat", "Sample", "Shuffle", "Slice", "WindowShuffle"]
+__all__ = ["ENDLESS", "IndexMap", "Picks", "Repeat", "Sample", "Shuffle", "Slice", "WindowShuffle"]
 
 Indices = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -55,6 +56,33 @@ class Slice:
         if self.below != ENDLESS and epochs.any():
             start += epochs * self.below
         return start
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Picks:
+    """The elements at a list of indices out of `below` elements, the same ones in every epoch.
+
+    As in `Slice`, whatever reorders below has to be closed.
+    """
+
+    picked: Indices
+    below: int
+
+    def __repr__(self) -> str:
+        digest = hashlib.sha256(self.picked.astype("<i8").tobytes()).hexdigest()[:16]
+        return f"Picks({len(self.picked)} indices {digest}, below={self.below})"
+
+    @property
+    def length(self) -> int:
+        """How many indices there are."""
+        return len(self.picked)
+
+    def __call__(self, indices: Indices) -> Indices:
+        epochs, within = np.divmod(indices, len(self.picked))
+        found = self.picked[within]
+        if self.below != ENDLESS and epochs.any():
+            found += epochs * self.below
+        return found
 
 
 @dataclasses.dataclass(frozen=True)

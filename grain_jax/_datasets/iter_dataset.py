@@ -17,7 +17,7 @@ from grain_jax._algebra.groupings import mix as mixes
 from grain_jax._algebra.groupings.base import Grouping
 from grain_jax._algebra.groups import GroupStep
 from grain_jax._algebra.index_maps import ENDLESS
-from grain_jax._datasets import fluent, iterators, merges
+from grain_jax._datasets import iterators, merges, methods
 from grain_jax._datasets.plan import Grouped, Plan, Root, Upstream
 from grain_jax._values import errors, options
 
@@ -58,7 +58,7 @@ class _Description:
         return self.below if self.remote is None else (self.setup, *self.below)
 
 
-class IterDataset(fluent.Fluent, Generic[T]):
+class IterDataset(methods.StreamMethods, Generic[T]):
     """A stream of elements; every method returns a new one.
 
     Subclasses define `__iter__`, which returns a `DatasetIterator`.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import builtins
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, TypeAlias, TypeVar, overload
 
 import numpy as np
 
@@ -20,15 +20,18 @@ from grain_jax._algebra import (
     steps,
     transforms,
 )
-from grain_jax._datasets import fluent, iter_dataset, merges, nodes, roots, subsets
-from grain_jax._values import errors, options, seeds
+from grain_jax._datasets import iter_dataset, merges, methods, nodes, roots, subsets
+from grain_jax._values import errors, options
 
 __all__ = ["MapDataset"]
 
 T = TypeVar("T", covariant=True)
 
+Picked: TypeAlias = "builtins.slice | Sequence[int] | np.ndarray[Any, Any] | MapDataset[int]"
+"""What says which elements a slice has."""
 
-class MapDataset(fluent.Fluent, Generic[T]):
+
+class MapDataset(methods.MapMethods, Generic[T]):
     """A dataset with random access to its elements; every method returns a new one.
 
     Indices beyond the length wrap around: they stand in later epochs. Subclasses define `__len__`
@@ -101,18 +104,19 @@ class MapDataset(fluent.Fluent, Generic[T]):
         return self._node.length
 
     @overload
-    def __getitem__(self, index: builtins.slice) -> MapDataset[T]: ...
+    def __getitem__(self, index: Picked) -> MapDataset[T]: ...
     @overload
     def __getitem__(self, index: int) -> T | None: ...
-    def __getitem__(self, index: int | builtins.slice) -> T | MapDataset[T] | None:
-        if isinstance(index, builtins.slice):
-            return self.slice(index)
+    def __getitem__(self, index: int | Picked) -> T | MapDataset[T] | None:
         try:
-            number = operator.index(index)
+            number = operator.index(index)  # type: ignore[arg-type]
         except TypeError:
-            raise errors.InvalidTypeError(
-                f"a dataset is indexed by a whole number or a slice, got {index!r}."
-            ) from None
+            if not isinstance(index, (builtins.slice, list, np.ndarray, MapDataset)):
+                raise errors.InvalidTypeError(
+                    f"a dataset is indexed by a whole number, a slice or a list of indices, got "
+                    f"{index!r}."
+                ) from None
+            return self.slice(index)
         if self._is_custom:
             raise NotImplementedError(f"{type(self).__name__} defines no __getitem__")
         if not -(2**63) <= number < 2**63:
@@ -299,27 +303,40 @@ class MapDataset(fluent.Fluent, Generic[T]):
 
     def shuffle(self, seed: int | None = None) -> MapDataset[T]:
         """Returns the dataset in an order that `seed` fixes; every epoch has one of its own."""
-        if seed is None:
-            self._random_seed("shuffle", None)
-            assert self._seed is not None
-            seed = seeds.derive_seed(self._seed, self._depth + 1)
-        shuffle = index_maps.Shuffle(len(self), options.check_seed(seed))
+        seed = methods.seed_for("shuffle", seed, self._seed, self._depth + 1)
+        shuffle = index_maps.Shuffle(len(self), seed)
         return self._reordered(shuffle, f"shuffle(seed={seed})")
 
-    def slice(self, sl: builtins.slice) -> MapDataset[T]:
+    def slice(self, sl: Picked) -> MapDataset[T]:
         """Returns the dataset of the elements that a slice picks, the same ones in every epoch.
 
         Slices that share no element of a shuffled dataset share none over all epochs. Random steps
         draw anew in each epoch, and a `shuffle` behind the slice reorders its elements in each.
+
+        Args:
+          sl: a `slice`; or a list, an array or a dataset of indices, in any order and as often as
+            they are there. A dataset is read here, once; its absent elements are none.
+
+        Raises:
+          OutOfRangeError: for an index of no element.
+
+        Example:
+          >>> list(MapDataset.range(10, 20).slice([3, -1, 3]))
+          [13, 19, 13]
         """
-        if not isinstance(sl, builtins.slice):
+        index_map: index_maps.IndexMap
+        if isinstance(sl, builtins.slice):
+            chosen = builtins.range(len(self))[sl]
+            text = f"slice({chosen.start}, {chosen.stop}, {chosen.step})"
+            index_map = index_maps.Slice(chosen, len(self))
+        elif isinstance(sl, (Sequence, np.ndarray, MapDataset)) and not isinstance(sl, str | bytes):
+            index_map = subsets.picked(sl, len(self))
+            text = f"slice({index_map.length} indices)"
+        else:
             raise errors.InvalidTypeError(
-                f"slice takes a slice, got {sl!r}. Write ds.slice(slice(start, stop)) or "
-                "ds[start:stop]."
+                f"slice takes a slice or a list of indices, got {sl!r}. Write "
+                "ds.slice(slice(start, stop)), ds[start:stop] or ds.slice([3, 1])."
             )
-        picked = builtins.range(len(self))[sl]
-        text = f"slice({picked.start}, {picked.stop}, {picked.step})"
-        index_map = index_maps.Slice(picked, len(self))
         return self._then(nodes.IndexNode(subsets.closed(self._node), index_map), text)
 
     def repeat(

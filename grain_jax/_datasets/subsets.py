@@ -7,11 +7,16 @@ reorders below must not: there, orders come again with each epoch of the slice.
 from __future__ import annotations
 
 import dataclasses
+import operator
+from typing import Any
+
+import numpy as np
 
 from grain_jax._algebra import index_maps
 from grain_jax._datasets import merges, nodes
+from grain_jax._values import errors
 
-__all__ = ["closed", "times_sliced"]
+__all__ = ["closed", "picked", "times_sliced"]
 
 _SHUFFLES = (index_maps.Shuffle, index_maps.WindowShuffle)
 
@@ -31,7 +36,7 @@ def closed(node: nodes.Node, epochs: int = 1) -> nodes.Node:
         return merges.ZippedNode(tuple(closed(parent, epochs) for parent in node.parents))
     if isinstance(node, nodes.IndexNode):
         index_map = node.index_map
-        if isinstance(index_map, index_maps.Slice):
+        if isinstance(index_map, (index_maps.Slice, index_maps.Picks)):
             return node  # what is below it is closed already
         if isinstance(index_map, index_maps.Repeat):
             if not index_map.reseed:
@@ -43,6 +48,61 @@ def closed(node: nodes.Node, epochs: int = 1) -> nodes.Node:
     if isinstance(node, (nodes.StepNode, nodes.BatchNode, nodes.FlatMapNode)):
         return dataclasses.replace(node, parent=closed(node.parent, epochs))
     return node
+
+
+def picked(given: Any, length: int) -> index_maps.Picks:
+    """Returns the index map of a list of indices.
+
+    Args:
+      given: what the user gave: whole numbers, or a dataset of them; negative ones count from the
+        end.
+      length: of the dataset that they are indices of.
+
+    Raises:
+      InvalidTypeError: for what is no list of whole numbers.
+      OutOfRangeError: for an index of no element.
+    """
+    if len(given) == index_maps.ENDLESS:
+        raise errors.InvalidValueError(
+            f"slice takes a dataset of indices that has an end, got {given!r}. Write repeat() "
+            "behind the slice."
+        )
+    if not isinstance(given, np.ndarray):
+        given = list(given)
+    array = np.asarray(given) if len(given) else np.zeros(0, np.int64)
+    if array.dtype == bool and array.ndim == 1:
+        raise errors.InvalidTypeError(
+            "slice takes indices, and got a mask of True and False. Write "
+            "ds.slice(np.flatnonzero(mask))."
+        )
+    if array.dtype.kind not in "iu" or array.ndim != 1:
+        place, wrong = _no_index(given)
+        raise errors.InvalidTypeError(
+            f"slice takes a list of indices, and index {place} of it is {wrong!r}, which is no "
+            "whole number."
+        )
+    if array.dtype == np.uint64:
+        array = np.minimum(array, index_maps.ENDLESS)  # which is the index of no element
+    array = array.astype(np.int64)
+    outside = np.flatnonzero((array < -length) | (array >= length))
+    if len(outside):
+        raise errors.OutOfRangeError(
+            f"slice got the index {int(array[outside[0]])} (place {int(outside[0])} of the list), "
+            f"and the dataset has {length} elements."
+        )
+    array[array < 0] += length
+    array.flags.writeable = False
+    return index_maps.Picks(array, length)
+
+
+def _no_index(given: Any) -> tuple[int, Any]:
+    """Returns the first of some values that is no whole number, and its place."""
+    for place, value in enumerate(given):
+        try:
+            operator.index(value)
+        except TypeError:
+            return place, value
+    return 0, given[0]  # too large for 64 bits
 
 
 def _fits(epochs: int, length: int) -> bool:

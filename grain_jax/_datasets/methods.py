@@ -1,0 +1,230 @@
+"""Methods of datasets that are operators: each makes what a class in `operators` is."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from grain_jax import _lazy
+from grain_jax._datasets import fluent
+from grain_jax._values import errors, options, seeds
+
+if TYPE_CHECKING:
+    from grain_jax._datasets.iter_dataset import IterDataset
+
+__all__ = ["MapMethods", "StreamMethods", "seed_for"]
+
+_OPERATORS = "grain_jax._datasets.operators"
+
+Self = TypeVar("Self", bound="StreamMethods")
+M = TypeVar("M", bound="MapMethods")
+
+
+class StreamMethods(fluent.Fluent):
+    """What counts, merges, reorders or packs the elements of streams."""
+
+    _description: Any
+
+    @staticmethod
+    def zip(
+        datasets: Sequence[IterDataset[Any]], *, strict: bool = True
+    ) -> IterDataset[tuple[Any, ...]]:
+        """Returns tuples of one element of each stream.
+
+        Args:
+          datasets: the streams.
+          strict: whether a stream of another length than the others is an error, behind the last
+            tuple; False ends with the shortest one.
+
+        Example:
+          >>> import grain_jax as grain
+          >>> odd = grain.MapDataset.range(6).to_iter_dataset().filter(lambda x: x % 2)
+          >>> list(grain.IterDataset.zip([odd, odd.map(lambda x: 10 * x)]))
+          [(1, 10), (3, 30), (5, 50)]
+        """
+        result: IterDataset[tuple[Any, ...]] = _made("zip:ZipIterDataset", datasets, strict=strict)
+        return result
+
+    def limit(self: Self, count: int) -> Self:
+        """Returns the stream of the first `count` elements; no other is asked for."""
+        result: Self = _made("limit:LimitIterDataset", self, count)
+        return result
+
+    def repeat(self: Self, num_epochs: int | None = None) -> Self:
+        """Returns the stream over and over, in the same order; None: without an end.
+
+        Random steps behind it draw anew in each epoch, those before it draw the same again. Where
+        the stream begins with a MapDataset, `repeat` that one: its epochs have orders of their own.
+        """
+        result: Self = _made("repeat:RepeatIterDataset", self, num_epochs)
+        return result
+
+    def window_shuffle(self: Self, window_size: int, *, seed: int | None = None) -> Self:
+        """Returns the stream in windows of neighbours, each in an order of its own.
+
+        Args:
+          window_size: elements of a window, all of which are held at once.
+          seed: 32 bits; None takes one that follows from the seed of `seed()`.
+
+        Raises:
+          InvalidValueError: if there is no seed.
+        """
+        about = self._description
+        seed = seed_for("window_shuffle", seed, about.seed, about.numbered + 1)
+        result: Self = _made(
+            "windows:WindowShuffleIterDataset", self, window_size=window_size, seed=seed
+        )
+        return result
+
+    def rebatch(self, batch_size: int, *, drop_remainder: bool = False) -> IterDataset[Any]:
+        """Returns batches of `batch_size` rows, of the rows of a stream of batches of any sizes."""
+        result: IterDataset[Any] = _made(
+            "rebatch:RebatchIterDataset", self, batch_size, drop_remainder
+        )
+        return result
+
+    def pack(
+        self,
+        length_struct: Mapping[str, int],
+        *,
+        num_packing_bins: int,
+        fit: Literal["first", "best"] = "first",
+        seed: int = 0,
+        shuffle_bins: bool = True,
+        shuffle_bins_group_by_feature: str | None = None,
+        meta_features: Sequence[str] = (),
+        pack_alignment_struct: Mapping[str, int] | None = None,
+        padding_struct: Mapping[str, Any] | None = None,
+        max_sequences_per_bin: int | None = None,
+    ) -> IterDataset[Any]:
+        """Returns rows of sequences that stay whole, with ids of segments and positions in them.
+
+        Args:
+          length_struct: the length of each feature.
+          num_packing_bins: rows that are filled side by side.
+          fit: whether an element goes into the first row that has room for it, or into the fullest.
+          seed: for the order in which rows go out.
+          shuffle_bins: whether rows that go out together do so in a random order.
+          shuffle_bins_group_by_feature: a feature of numbers that sorts such rows.
+          meta_features: features without segment ids and positions.
+          pack_alignment_struct: for each feature, what places are multiples of.
+          padding_struct: for each feature, the value between and behind the sequences.
+          max_sequences_per_bin: elements of a row at most; None for any number.
+
+        `experimental.FirstFitPackIterDataset` says more of them.
+
+        Example:
+          >>> import grain_jax as grain, numpy as np
+          >>> tokens = [{"x": np.array(x)} for x in ([1, 2, 3], [4, 5, 6, 7], [8])]
+          >>> ds = grain.MapDataset.source(tokens).to_iter_dataset()
+          >>> ds = ds.pack({"x": 5}, num_packing_bins=2, shuffle_bins=False)
+          >>> [row["x"].tolist() for row in ds]
+          [[1, 2, 3, 8, 0], [4, 5, 6, 7, 0]]
+        """
+        kinds = {"first": "FirstFitPackIterDataset", "best": "BestFitPackIterDataset"}
+        if fit not in kinds:
+            raise errors.InvalidValueError(f'fit must be "first" or "best", got {fit!r}.')
+        result: IterDataset[Any] = _made(
+            f"packing:{kinds[fit]}",
+            self,
+            length_struct=length_struct,
+            num_packing_bins=num_packing_bins,
+            seed=seed,
+            shuffle_bins=shuffle_bins,
+            shuffle_bins_group_by_feature=shuffle_bins_group_by_feature,
+            meta_features=meta_features,
+            pack_alignment_struct=pack_alignment_struct,
+            padding_struct=padding_struct,
+            max_sequences_per_bin=max_sequences_per_bin,
+        )
+        return result
+
+    def concat_then_split(
+        self,
+        length_struct: Mapping[str, int],
+        *,
+        meta_features: Collection[str] = (),
+        split_full_length_features: bool = True,
+        bos_handling: Any = None,
+        bos_features: Collection[str] = (),
+        bos_token_id: int | None = None,
+    ) -> IterDataset[Any]:
+        """Returns rows of sequences one behind the other, cut wherever a row is full.
+
+        Args:
+          length_struct: the length of each feature.
+          meta_features: features that are not cut.
+          split_full_length_features: whether elements of exactly a row's length are cut as others.
+          bos_handling: a `BOSHandling`: what becomes of the first token of each segment.
+          bos_features: in which features.
+          bos_token_id: the token that replaces it.
+
+        `experimental.ConcatThenSplitIterDataset` says more of them.
+
+        Example:
+          >>> import grain_jax as grain, numpy as np
+          >>> tokens = [{"x": np.array(x)} for x in ([1, 2, 3], [4, 5, 6, 7], [8])]
+          >>> ds = grain.MapDataset.source(tokens).to_iter_dataset()
+          >>> [row["x"].tolist() for row in ds.concat_then_split({"x": 4})]
+          [[1, 2, 3, 4], [5, 6, 7, 8]]
+        """
+        result: IterDataset[Any] = _made(
+            "splitting:ConcatThenSplitIterDataset",
+            self,
+            length_struct=length_struct,
+            meta_features=meta_features,
+            split_full_length_features=split_full_length_features,
+            bos_features=bos_features,
+            bos_token_id=bos_token_id,
+            **({} if bos_handling is None else {"bos_handling": bos_handling}),
+        )
+        return result
+
+
+class MapMethods(fluent.Fluent):
+    """What reorders random-access datasets."""
+
+    _seed: int | None
+    _depth: int
+
+    def window_shuffle(self: M, window_size: int, *, seed: int | None = None) -> M:
+        """Returns the dataset in windows of neighbours, each in an order of its own in each epoch.
+
+        Args:
+          window_size: elements of a window.
+          seed: 32 bits; None takes one that follows from the seed of `seed()`.
+
+        Raises:
+          InvalidValueError: if there is no seed.
+        """
+        seed = seed_for("window_shuffle", seed, self._seed, self._depth + 1)
+        result: M = _made(
+            "windows:WindowShuffleMapDataset", self, window_size=window_size, seed=seed
+        )
+        return result
+
+
+def seed_for(what: str, given: int | None, seed: int | None, number: int) -> int:
+    """Returns the seed of an operator: the one that is given, or one that follows from another.
+
+    Args:
+      what: the operator, for error texts.
+      given: what the user gave; None for nothing.
+      seed: that of the dataset; None if it has none.
+      number: which of the dataset's steps the operator is.
+
+    Raises:
+      InvalidValueError: if there is neither.
+    """
+    if given is not None:
+        return options.check_seed(given)
+    if seed is None:
+        raise errors.InvalidValueError(
+            f"{what} needs a seed. Write `ds.seed(...)` before it, or pass seed=...."
+        )
+    return seeds.derive_seed(seed, number)
+
+
+def _made(name: str, *args: Any, **kwargs: Any) -> Any:
+    """Returns what a class of an operator makes, which is derived from what has the method."""
+    return _lazy.fetch(f"{_OPERATORS}.{name}")(*args, **kwargs)
