@@ -17,7 +17,16 @@ from grain_jax._values.errors import InvalidTypeError, InvalidValueError
 from grain_jax._values.memory import owned_empty
 from grain_jax._values.trees import LEAF_TYPES, flatten, paths, split, unflatten
 
-__all__ = ["as_array", "batch_and_pad", "filled", "joined", "segments", "value_of"]
+__all__ = [
+    "as_array",
+    "batch_and_pad",
+    "filled",
+    "joined",
+    "row_count",
+    "segments",
+    "unbatch",
+    "value_of",
+]
 
 T = TypeVar("T")
 
@@ -138,6 +147,47 @@ def batch_and_pad(values: Sequence[T], *, batch_size: int, pad_value: Any = 0) -
         name = named(way)
         padded.append(filled([as_array(leaf, name)], [0], batch_size, name, pad_value))
     return unflatten(structure, padded)  # type: ignore[no-any-return]
+
+
+def row_count(element: Any, what: str) -> int:
+    """The rows of a batch: the first axis of its arrays.
+
+    Args:
+        element: the batch.
+        what: the operator, for error texts.
+
+    Raises:
+        InvalidValueError: if they differ, or there are none.
+    """
+    leaves = flatten(element)[0]
+    counts = [np.shape(leaf)[:1] for leaf in leaves]
+    if counts and counts[0] and counts.count(counts[0]) == len(counts):
+        return int(counts[0][0])
+    ways = paths(element)
+    for way, count in zip(ways, counts, strict=True):
+        if not count:
+            raise InvalidValueError(
+                f"{what} takes batches, and {named(way)} has no axis for its rows. Write "
+                ".batch(...) for elements that are no batches."
+            )
+    if not counts:
+        raise InvalidValueError(
+            f"{what} takes batches, and this element has no arrays: nothing says how many rows "
+            "it has."
+        )
+    found = ", ".join(f"{named(w)} has {c[0]}" for w, c in zip(ways, counts, strict=True))
+    raise InvalidValueError(
+        f"the arrays of a batch must have equally many rows (their first axes): {found}."
+    )
+
+
+def unbatch(batch: Any) -> list[Any]:
+    """The elements of a batch: trees of its structure, of one row of each array."""
+    count = row_count(batch, "unbatch")
+    leaves, structure = flatten(batch)
+    ways = paths(batch)
+    columns = [list(as_array(leaf, named(way))) for leaf, way in zip(leaves, ways, strict=True)]
+    return [unflatten(structure, [column[row] for column in columns]) for row in range(count)]
 
 
 def _common(pieces: Sequence[Array], name: str) -> tuple[np.dtype[Any], tuple[int, ...]]:

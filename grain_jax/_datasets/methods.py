@@ -6,6 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from grain_jax import _lazy
+from grain_jax._algebra import padding as pads
+from grain_jax._algebra import pieces
 from grain_jax._datasets import fluent
 from grain_jax._values import errors, options, seeds
 
@@ -16,11 +18,49 @@ __all__ = ["MapMethods", "StreamMethods", "seed_for"]
 
 _OPERATORS = "grain_jax._datasets.operators"
 
+A = TypeVar("A", bound="Methods")
 Self = TypeVar("Self", bound="StreamMethods")
 M = TypeVar("M", bound="MapMethods")
 
 
-class StreamMethods(fluent.Fluent):
+class Methods(fluent.Fluent):
+    """What both kinds of datasets have."""
+
+    def pad(
+        self: A,
+        lengths: Mapping[str, int],
+        *,
+        padding: Any = 0,
+        truncate: bool = False,
+        mask: bool = True,
+    ) -> A:
+        """Returns the dataset with features padded to one length each, and masks of what is real.
+
+        Elements are dicts; a feature `x` becomes an array of shape (length, ...), and `x_mask`, of
+        bools and shape (length,), is added. All other features stay as they are.
+
+        Args:
+          lengths: the length of each feature that is padded.
+          padding: the value behind a sequence: one, or a dict with one for each feature.
+          truncate: whether longer sequences are cut; otherwise they are an error.
+          mask: whether masks are added.
+
+        Raises:
+          InvalidValueError: if a length is below 1; and as elements come, for a sequence that is
+            longer, a feature that is missing, or a padding that its dtype does not hold.
+
+        Example:
+          >>> import grain_jax as grain, numpy as np
+          >>> ds = grain.MapDataset.source([{"x": np.array([5, 6])}]).pad({"x": 3})
+          >>> ds[0]["x"], ds[0]["x_mask"]
+          (array([5, 6, 0]), array([ True,  True, False]))
+        """
+        function = pads.padding_of(lengths, padding, truncate, mask)
+        result: A = self.map(function)  # type: ignore[attr-defined]
+        return result
+
+
+class StreamMethods(Methods):
     """What counts, merges, reorders or packs the elements of streams."""
 
     _description: Any
@@ -81,6 +121,20 @@ class StreamMethods(fluent.Fluent):
         result: IterDataset[Any] = _made(
             "rebatch:RebatchIterDataset", self, batch_size, drop_remainder
         )
+        return result
+
+    def unbatch(self) -> IterDataset[Any]:
+        """Returns the rows of a stream of batches, one by one.
+
+        A batch is a tree of arrays that have equally many rows: their first axes.
+
+        Example:
+          >>> import grain_jax as grain
+          >>> ds = grain.MapDataset.range(5).to_iter_dataset().batch(2)
+          >>> [int(x) for x in ds.unbatch()]
+          [0, 1, 2, 3, 4]
+        """
+        result: IterDataset[Any] = self.flat_map(pieces.unbatch)  # type: ignore[attr-defined]
         return result
 
     def pack(
@@ -181,7 +235,7 @@ class StreamMethods(fluent.Fluent):
         return result
 
 
-class MapMethods(fluent.Fluent):
+class MapMethods(Methods):
     """What reorders random-access datasets."""
 
     _seed: int | None

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any, TypeVar
-
-import numpy as np
 
 from grain_jax._algebra import pieces
 from grain_jax._algebra.groupings.base import MANY, Group, Grouper, Grouping, Measure, Restart
 from grain_jax._algebra.stacking import StackError, named
 from grain_jax._datasets.iter_dataset import IterDataset
 from grain_jax._values import options
-from grain_jax._values.errors import InvalidValueError, StateError
+from grain_jax._values.errors import StateError
 from grain_jax._values.shapes import ShapeDtypeStruct
 from grain_jax._values.trees import flatten, paths, unflatten
 
@@ -66,7 +65,7 @@ class _Rebatch(Grouping):
 
     @property
     def measure(self) -> Measure:  # type: ignore[override]
-        return _rows
+        return functools.partial(pieces.row_count, what="rebatch")
 
     def first(self, parents: int) -> tuple[int, ...]:
         """Returns 0 rows."""
@@ -141,30 +140,6 @@ class _Cutting(Grouper):
         restart = Restart((behind,), (done,))
         self.groups.append(Group(members, self._cuts, restart, output=output))
         self._first, self._cuts, self._room = behind, [], self._of.size
-
-
-def _rows(element: Any) -> int:
-    """Counts the rows of a batch."""
-    leaves = flatten(element)[0]
-    counts = [np.shape(leaf)[:1] for leaf in leaves]
-    if counts and counts[0] and counts.count(counts[0]) == len(counts):
-        return int(counts[0][0])
-    ways = paths(element)
-    for way, count in zip(ways, counts, strict=True):
-        if not count:
-            raise InvalidValueError(
-                f"rebatch takes batches, and {named(way)} has no axis for its rows. Write "
-                ".batch(...) for elements that are no batches."
-            )
-    if not counts:
-        raise InvalidValueError(
-            "rebatch takes batches, and this element has no arrays: nothing says how many rows "
-            "it has."
-        )
-    found = ", ".join(f"{named(w)} has {c[0]}" for w, c in zip(ways, counts, strict=True))
-    raise InvalidValueError(
-        f"the arrays of a batch must have equally many rows (their first axes): {found}."
-    )
 
 
 def _make(elements: list[Any], cuts: list[Cut]) -> Any:
