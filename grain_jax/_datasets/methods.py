@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from grain_jax import _lazy
@@ -120,6 +120,72 @@ class StreamMethods(Methods):
         """Returns batches of `batch_size` rows, of the rows of a stream of batches of any sizes."""
         result: IterDataset[Any] = _made(
             "rebatch:RebatchIterDataset", self, batch_size, drop_remainder
+        )
+        return result
+
+    def bucket_by_length(
+        self,
+        length: str | Callable[[Any], int],
+        boundaries: Sequence[int],
+        batch_sizes: int | Sequence[int],
+        *,
+        features: Sequence[str] | None = None,
+        padding: Any = 0,
+        mask: bool = True,
+        window: int = 4096,
+        drop_remainder: bool = False,
+        batch_fn: Callable[[Sequence[Any]], Any] | None = None,
+    ) -> IterDataset[Any]:
+        """Returns batches of elements of similar length.
+
+        Bucket k has lengths up to `boundaries[k]`, and above those of the one before. A batch goes
+        out when its bucket has `batch_sizes[k]` elements, in the order in which they came. Features
+        that are padded are as long as the boundary says, of shape (rows, boundary, ...), and get a
+        mask `x_mask` of bools, of shape (rows, boundary); those above the last boundary are as long
+        as the longest of the batch.
+
+        No element waits for ever: with `window` later ones read, its batch goes out as it is. So do
+        those that are left at the end, that with the oldest element first. With `drop_remainder`
+        both are dropped, so that every batch of a bucket has one shape. A restored stream reads the
+        last `window` elements again, at most.
+
+        Args:
+          length: the feature whose length counts, or a function that returns that of an element.
+          boundaries: the longest length of each bucket, growing.
+          batch_sizes: elements of a batch: one number, or one for each bucket, and one more for
+            elements above the last boundary, which are an error otherwise.
+          features: which are padded; None for the one whose length counts, if that is a name.
+          padding: the value behind a sequence: one, or a dict with one for each of `features`.
+          mask: whether masks are added.
+          window: how many later elements an element waits for.
+          drop_remainder: whether batches that are not full are dropped.
+          batch_fn: makes the batch of a list of elements, instead of padding and stacking.
+
+        Raises:
+          InvalidValueError: if a number is below 1, boundaries do not grow, or there are not as
+            many sizes; and as elements come, for one that is too long.
+
+        Example:
+          >>> import grain_jax as grain, numpy as np
+          >>> tokens = [{"x": np.arange(1, n + 1)} for n in (2, 4, 1, 3)]
+          >>> ds = grain.MapDataset.source(tokens).to_iter_dataset()
+          >>> for batch in ds.bucket_by_length("x", [2, 4], batch_sizes=2):
+          ...     print(batch["x"].tolist())
+          [[1, 2], [1, 0]]
+          [[1, 2, 3, 4], [1, 2, 3, 0]]
+        """
+        result: IterDataset[Any] = _made(
+            "buckets:BucketIterDataset",
+            self,
+            length,
+            boundaries,
+            batch_sizes,
+            features=features,
+            padding=padding,
+            mask=mask,
+            window=window,
+            drop_remainder=drop_remainder,
+            batch_fn=batch_fn,
         )
         return result
 
