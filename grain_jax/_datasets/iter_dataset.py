@@ -17,7 +17,7 @@ from grain_jax._algebra.groupings import mix as mixes
 from grain_jax._algebra.groupings.base import Grouping
 from grain_jax._algebra.groups import GroupStep
 from grain_jax._algebra.index_maps import ENDLESS
-from grain_jax._datasets import iterators, merges, methods
+from grain_jax._datasets import iterators, merges, methods, shards
 from grain_jax._datasets.plan import Grouped, Plan, Root, Upstream
 from grain_jax._values import errors, options
 
@@ -41,6 +41,7 @@ class _Description:
       remote: how many of `steps` worker processes run; None for none.
       setup: how they do it.
       below: how workers run the streams that the root is made of.
+      shards: how the records of all of the pipeline are dealt out over processes.
     """
 
     root: Root | Upstream | Grouped
@@ -51,6 +52,7 @@ class _Description:
     remote: int | None = None
     setup: iterators.Setup = dataclasses.field(default_factory=iterators.Setup)
     below: tuple[iterators.Setup, ...] = ()
+    shards: shards.Shards | None = None
 
     @property
     def setups(self) -> tuple[iterators.Setup, ...]:
@@ -149,6 +151,7 @@ class IterDataset(methods.StreamMethods, Generic[T]):
             randoms=max(about.randoms for about in abouts),
             numbered=numbered + 1,
             below=tuple(setup for about in abouts for setup in about.setups),
+            shards=shards.alike([about.shards for about in abouts], text),
         )
         self._text = f"{parents[0]!r}.{text}" if len(parents) == 1 else f"{text}({parents!r})"
 
@@ -323,7 +326,7 @@ def plan_of(dataset: IterDataset[Any]) -> Plan:
     """Returns the pipeline of a dataset as data."""
     about = dataset._description
     skips = (_together(about.setups) or about.setup).options.skips
-    return Plan(about.root, list(about.steps), about.remote, about.seed or 0, skips)
+    return Plan(about.root, list(about.steps), about.remote, about.seed or 0, skips, about.shards)
 
 
 def _together(setups: Sequence[iterators.Setup]) -> iterators.Setup | None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from grain_jax import _lazy
 from grain_jax._algebra import padding as pads
 from grain_jax._algebra import pieces
-from grain_jax._datasets import fluent
-from grain_jax._values import errors, options, seeds
+from grain_jax._datasets import fluent, shards
+from grain_jax._values import errors, options, seeds, sharding
 
 if TYPE_CHECKING:
     from grain_jax._datasets.iter_dataset import IterDataset
@@ -64,6 +64,42 @@ class StreamMethods(Methods):
     """What counts, merges, reorders or packs the elements of streams."""
 
     _description: Any
+    _then: Any
+
+    def shard(
+        self: Self, shard_options: sharding.ShardOptions, *, virtual_shards: int | None = None
+    ) -> Self:
+        """Returns this process's part of the stream, wherever in the pipeline this is written.
+
+        Of every source that is read, shard s of S takes the records at positions s, s + S, …; all
+        else each shard does for itself, up to a last `batch`, which has equal shares of those
+        that a process joins. Its states restore on other numbers of processes: docs/multihost.md.
+
+        Args:
+          shard_options: which shard this process is, and of how many.
+          virtual_shards: V shards, a part of them in every process: the run may begin on any number
+            of processes that divides V, and go on with any other. None means one in each process.
+
+        Raises:
+          InvalidTypeError, InvalidValueError: here for other arguments; where iteration begins, for
+            what cannot be dealt out.
+
+        Example:
+          >>> import grain_jax as grain
+          >>> odd = grain.MapDataset.range(12).to_iter_dataset().filter(lambda x: x % 3 > 0)
+          >>> one = odd.batch(2).shard(grain.sharding.ShardOptions(1, 2))
+          >>> [batch.tolist() for batch in one]
+          [[1, 5], [7, 11]]
+        """
+        if self._description.shards is not None:
+            raise errors.InvalidValueError(
+                f"{self!r} is dealt out over shards already. Write shard once."
+            )
+        chosen = shards.checked(shard_options, virtual_shards)
+        own = f"{shard_options.shard_index}, {shard_options.shard_count}"
+        more = "" if virtual_shards is None else f", virtual_shards={virtual_shards}"
+        result: Self = self._then(f"shard({own}{more})", shards=chosen)
+        return result
 
     @staticmethod
     def zip(

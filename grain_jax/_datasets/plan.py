@@ -15,6 +15,7 @@ from grain_jax._algebra.blocks import Block
 from grain_jax._algebra.groupings.base import EPOCH, Grouping
 from grain_jax._algebra.measures import MeasureStep
 from grain_jax._datasets.schedule import Span
+from grain_jax._datasets.shards import Shards
 from grain_jax._datasets.stages import HERE, Stage, cut
 
 __all__ = ["Branch", "Grouped", "Plan", "Root", "Upstream", "has_positions"]
@@ -182,6 +183,22 @@ class Branch:
             return [stage for stage in self.stages if stage.steps]
         return self.stages
 
+    @property
+    def shared(self) -> int | None:
+        """Which of the stages behind the root can take an equal share of each of several shards.
+
+        It makes batches, and is the last one that sees more than one element: what comes before it
+        each shard does for itself. None if there is no such stage.
+        """
+        behind = self.behind
+        for place in range(len(behind) - 1, -1, -1):
+            stage = behind[place]
+            if not stage.counted:
+                return None
+            if stage.grouping is not None:
+                return place if stage.is_one_batch else None
+        return None
+
     def beside(self, plan: Plan) -> Branch:
         """Returns the same stages for a plan of which its own is a copy."""
         parents = self.parents
@@ -207,6 +224,7 @@ class Plan:
         others are made of, and that names none, all steps do, unless those behind it do not.
       seed: for the process-wide generators.
       skips: exceptions that leave a record out; none means that all are raised.
+      shards: over which shards the whole tree is dealt out, if its description says so.
     """
 
     root: Root | Upstream | Grouped
@@ -214,6 +232,7 @@ class Plan:
     local_from: int | None = None
     seed: int = 0
     skips: tuple[type[Exception], ...] = ()
+    shards: Shards | None = None
 
     def stages(self, *, gaps: bool = False) -> list[Stage]:
         """Returns the stages, for a stream whose records are all there or for one with gaps."""

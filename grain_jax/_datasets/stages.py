@@ -9,6 +9,7 @@ of other streams are grouped. Its units are groups of outputs of the stage befor
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -74,6 +75,14 @@ class Stage:
         if self.group is None and self.batches:
             return Batch(tuple(self.batches))
         return self.group
+
+    @property
+    def is_one_batch(self) -> bool:
+        """Whether it makes a batch of the elements before it, whose numbers nobody asks for."""
+        if self.group is not None or len(self.batches) != 1:
+            return False
+        before = itertools.takewhile(lambda step: step.counts != "groups", self.steps)
+        return not any(step.needs_ordinal for step in before)
 
     @property
     def unit(self) -> int:

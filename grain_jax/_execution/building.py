@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from grain_jax._algebra.groupings.base import Grouping
 from grain_jax._algebra.groupings.turns import Turns
 from grain_jax._algebra.running import Skip
 from grain_jax._datasets.plan import Branch, Grouped, Upstream
@@ -53,52 +54,62 @@ class Builder:
         self._base = base
         self._here = here
         self._away = away
-        self._beside = beside or max(layout.streams, len(branch.plan.leaves()))
+        self._beside = beside or layout.streams * len(branch.plan.leaves())
         self._wanted = wanted
         # Streams refer to the builder, which begins some of them anew.
         self.gatherings: weakref.WeakKeyDictionary[Gathering, str] = weakref.WeakKeyDictionary()
         self.overdue: Callable[[int], Callable[[int, int, Skip], None] | None] = lambda begin: None
 
     def whole(self, cursor: Cursor) -> Stream:
-        """Puts the lanes side by side, and the stages that run here behind them."""
-        behind = self._branch.behind
-        away = [stage for stage in behind if not stage.local]
-        return self._after_lanes(away, behind[len(away) :], cursor)
-
-    def _after_lanes(self, away: list[Stage], local: Sequence[Stage], cursor: Cursor) -> Stream:
+        """Puts the lanes or joined shards side by side, and the other stages behind them."""
         layout = self._layout
-        if local:
-            *before, last = local
-            parent = self._after_lanes(away, before, cursor[0][0][0])
-            return self._later([parent], last, cursor)
+        each, behind = forms.split(self._branch, layout)
         if layout.joined > 1:
-            *each, last = away
-            return self._later(self._lanes(each, cursor), last, cursor, beside=1)
+            shared, *behind = behind
+            return self._behind(
+                lambda at: self._later(self._lanes(each, at), shared, at, beside=1), behind, cursor
+            )
         if layout.lanes > 1:
-            return Passed(self._lanes(away, cursor), Turns(), cursor[0])
-        return self._lane(0, away, cursor)
+            return self._behind(
+                lambda at: Passed(self._lanes(each, at), Turns(), at[0]), behind, cursor
+            )
+        return self._behind(lambda at: self._lane(0, each, at), behind, cursor)
+
+    def _behind(
+        self, begin: Callable[[Cursor], Stream], stages: Sequence[Stage], cursor: Cursor
+    ) -> Stream:
+        """Puts stages behind the stream that `begin` makes."""
+        if not stages:
+            return begin(cursor)
+        *before, last = stages
+        return self._later([self._behind(begin, before, cursor[0][0][0])], last, cursor)
 
     def _lanes(self, stages: list[Stage], cursor: Cursor) -> list[Stream]:
         return [self._lane(index, stages, one) for index, one in enumerate(cursor[0][0])]
 
     def _lane(self, index: int, stages: list[Stage], cursor: Cursor) -> Stream:
         """Puts the stages of a lane behind its root."""
-        if not stages:
-            return self._root(index, cursor)
-        *before, last = stages
-        return self._later([self._lane(index, before, cursor[0][0][0])], last, cursor)
+        return self._behind(lambda at: self._root(index, at), stages, cursor)
 
     def _root(self, index: int, cursor: Cursor) -> Stream:
         root, first = self._branch.plan.root, self._branch.first
         if isinstance(root, Upstream):
             return _own(root, cursor)
         if isinstance(root, Grouped):
-            parts = [self._part(number, one) for number, one in enumerate(cursor[0][0])]
+            layout = self._layout.of_stream(index)
+            grouping = root.grouping.of_shard(layout.shards)
+            parts = [self._part(number, layout, one) for number, one in enumerate(cursor[0][0])]
+
+            def again(number: int) -> Stream:
+                """Returns a stream that the root is made of, from its start."""
+                start = forms.of_part(self._branch.parents[number], layout).start
+                return self._part(number, layout, start)
+
             if first is None:
-                stream = Passed(parts, root.grouping, cursor[0], self._again)
+                stream = Passed(parts, grouping, cursor[0], again)
                 self.gatherings[stream] = root.title
                 return stream
-            return self._later(parts, first, cursor, again=self._again)
+            return self._later(parts, first, cursor, again=again, grouping=grouping)
         assert first is not None
         lane = self._layout.lane(index, self._base, first)
         # Of single records a batch wants many, and no task of one is worth its while.
@@ -109,10 +120,10 @@ class Builder:
         tasks.overdue = self.overdue(cursor[0])
         return tasks
 
-    def _part(self, number: int, cursor: Cursor) -> Stream:
-        """Returns a stream that the root is made of."""
+    def _part(self, number: int, layout: Layout, cursor: Cursor) -> Stream:
+        """Returns a stream that the root is made of, dealt out as `layout` says."""
         branch = self._branch.parents[number]
-        layout = forms.layout_of_part(branch)
+        layout = forms.layout_of_part(branch, layout)
         root = self._branch.plan.root
         wanted = root.grouping.wanted if isinstance(root, Grouped) else 1
         builder = Builder(branch, layout, 0, self._here, self._away, self._beside, wanted)
@@ -121,10 +132,6 @@ class Builder:
         several = len(self._branch.parents)
         return stream if several == 1 else Part(stream, number, several)
 
-    def _again(self, number: int) -> Stream:
-        """Returns a stream that the root is made of, from its start."""
-        return self._part(number, forms.of_part(self._branch.parents[number]).start)
-
     def _later(
         self,
         parents: list[Stream],
@@ -132,13 +139,24 @@ class Builder:
         cursor: Cursor,
         beside: int | None = None,
         again: Callable[[int], Stream] | None = None,
+        grouping: Grouping | None = None,
     ) -> Tasks:
-        """Puts a later stage behind streams; `beside`: how many of its kind share workers."""
+        """Puts a later stage behind streams.
+
+        Args:
+          parents: the streams.
+          stage: what is done with their elements.
+          cursor: where to begin.
+          beside: how many of its kind share workers; None for as many as there are streams.
+          again: returns one of the streams at its start.
+          grouping: decides which elements go together; None for what the stage says.
+        """
         place, since = cursor
         local = self._executor(stage) is self._here
+        grouping = grouping or stage.grouping
         feed: Feed
-        if stage.grouping is not None:
-            feed = Groups(parents, stage.grouping, place, stage.unit, local, again)
+        if grouping is not None:
+            feed = Groups(parents, grouping, place, stage.unit, local, again)
             title = next(step.title for step in stage.steps if step.counts == "groups")
             self.gatherings[feed] = title
         else:

@@ -16,7 +16,7 @@ from grain_jax._datasets.stages import Stage
 from grain_jax._execution.layout import Layout
 from grain_jax._execution.runs import Cursor
 
-__all__ = ["Form", "Leaf", "Over", "layout_of_part", "of", "of_part"]
+__all__ = ["Form", "Leaf", "Over", "layout_of_part", "of", "of_part", "split"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,35 +80,49 @@ def of(branch: Branch, layout: Layout, base: int) -> Form:
       layout: shards and lanes.
       base: position from which shards are counted.
     """
-    away = [stage for stage in branch.behind if not stage.local]
-    local = branch.behind[len(away) :]
-    each = away[:-1] if layout.joined > 1 else away
+    each, behind = split(branch, layout)
     lanes = tuple(
         _behind(_root(branch, layout, base, index), each) for index in range(layout.streams)
     )
     form = lanes[0]
     if layout.joined > 1:
-        form = Over(lanes, away[-1].grouping)
+        shared, *behind = behind
+        form = Over(lanes, shared.grouping)
     elif layout.lanes > 1:
         form = Over(lanes, Turns())
-    return _behind(form, local)
+    return _behind(form, behind)
+
+
+def split(branch: Branch, layout: Layout) -> tuple[list[Stage], list[Stage]]:
+    """Returns the stages behind the root that each lane or joined shard has, and those after them.
+
+    The first that comes after joined shards is that which has a share of each.
+    """
+    stages = branch.behind
+    place = sum(not stage.local for stage in stages)
+    if layout.joined > 1:
+        assert branch.shared is not None
+        place = branch.shared
+    return stages[:place], stages[place:]
 
 
 def _root(branch: Branch, layout: Layout, base: int, index: int) -> Form:
     root = branch.plan.root
     if isinstance(root, Grouped):
-        return Over(tuple(map(of_part, branch.parents)), root.grouping)
+        layout = layout.of_stream(index)
+        parts = tuple(of_part(parent, layout) for parent in branch.parents)
+        return Over(parts, root.grouping.of_shard(layout.shards))
     return Leaf(root, layout.lane(index, base, None) if has_positions(root) else None)
 
 
-def of_part(branch: Branch) -> Form:
-    """Returns the form of a pipeline of whose elements others are made."""
-    return of(branch, layout_of_part(branch), 0)
+def of_part(branch: Branch, layout: Layout) -> Form:
+    """Returns the form of a pipeline of whose elements others are made, dealt out as these are."""
+    return of(branch, layout_of_part(branch, layout), 0)
 
 
-def layout_of_part(branch: Branch) -> Layout:
-    """Returns the layout of such a pipeline: one shard, one lane."""
-    return Layout(getattr(branch.plan.root, "length", None))
+def layout_of_part(branch: Branch, layout: Layout) -> Layout:
+    """Returns the layout of such a pipeline: one lane of the same shard."""
+    return dataclasses.replace(layout, length=getattr(branch.plan.root, "length", None))
 
 
 def _behind(form: Form, stages: list[Stage]) -> Form:

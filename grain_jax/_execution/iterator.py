@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from grain_jax._datasets import iterators
 from grain_jax._datasets.plan import Grouped, Plan
-from grain_jax._execution import fingerprint, states
+from grain_jax._execution import fingerprint, states, virtual
 from grain_jax._execution.layout import Layout
 from grain_jax._execution.pipeline import Pipeline
 from grain_jax._execution.positioned import Positioned
@@ -62,7 +62,8 @@ def _layout(plan: Plan, setup: iterators.Setup) -> Layout:
             f"lanes={lanes} deals the records of one source out, and this dataset is made of other"
             " streams. Leave lanes out: the order does not depend on the workers."
         )
-    return Layout(getattr(plan.root, "length", None), lanes=lanes)
+    layout = Layout(getattr(plan.root, "length", None), lanes=lanes)
+    return layout if plan.shards is None else virtual.of_tree(layout, plan)
 
 
 iterators.register(run)

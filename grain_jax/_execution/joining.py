@@ -48,7 +48,8 @@ def share(state: Mapping[str, Any], shard: tuple[int, int]) -> dict[str, Any]:
         )
     size = total // count
     mine = slice(index * size, (index + 1) * size)
-    places = [pieces[number]["cursor"][0] for number in range(saved)]
+    found = [_shared(pieces[number]["cursor"]) for number in range(saved)]
+    places = [place for place, _ in found]
     cursors = [cursor for place in places for cursor in place[0]]
     made = [number for place in places for number in place[1][1:]]
     most = max(number for place in places for number in place[1])
@@ -57,7 +58,7 @@ def share(state: Mapping[str, Any], shard: tuple[int, int]) -> dict[str, Any]:
         **one,
         "shard": [index, count],
         "joined": size,
-        "cursor": [[cursors[mine], [most, *made[mine]], 0], 0],
+        "cursor": _behind([[cursors[mine], [most, *made[mine]], 0], 0], [at for _, at in found]),
         "skipped": sum(skipped[mine]),
     }
 
@@ -130,13 +131,39 @@ def _checked(state: Any, place: int) -> dict[str, Any]:
     return checked
 
 
+def _shared(cursor: Any) -> tuple[Any, list[int]]:
+    """Returns where the batches stand that shards have shares of, in a cursor of what is behind.
+
+    With it come the numbers of the stages behind them, outermost first: how many batches each has
+    had. A place of another form is returned as it is.
+    """
+    numbers: list[int] = []
+    while isinstance(cursor, list) and len(cursor) == 2 and cursor[1] == 0:
+        place = cursor[0]
+        if not isinstance(place, list) or [len(part) for part in _lists(place)] != [1, 1]:
+            return place, numbers
+        ((cursor,), (number,), _) = place
+        numbers.append(number)
+    return None, numbers
+
+
+def _lists(place: list[Any]) -> list[list[Any]]:
+    return [part for part in place[:2] if isinstance(part, list)]
+
+
+def _behind(cursor: list[Any], numbers: Sequence[Sequence[int]]) -> list[Any]:
+    """Returns the cursor of stages behind batches; who has run out has had fewer."""
+    for had in zip(*map(reversed, numbers), strict=True):
+        cursor = [[[cursor], [max(had)], 0], 0]
+    return cursor
+
+
 def _is_place(cursor: Any, joined: int) -> bool:
     """Whether it is the cursor of batches that so many shards have an equal share in."""
-    if not isinstance(cursor, list) or len(cursor) != 2 or cursor[1] != 0:
-        return False
-    place = cursor[0]
+    place, numbers = _shared(cursor)
     return (
-        isinstance(place, list)
+        all(_is_count(number, 0, _MOST_BATCHES) for number in numbers)
+        and isinstance(place, list)
         and len(place) == 3
         and all(isinstance(part, list) for part in place[:2])
         and len(place[0]) == joined == len(place[1]) - 1

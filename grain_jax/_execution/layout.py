@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from grain_jax._algebra import steps
 from grain_jax._datasets import schedule
-from grain_jax._datasets.plan import Plan
+from grain_jax._datasets.plan import Branch, Plan
 from grain_jax._datasets.stages import Stage
 from grain_jax._execution.runs import Cursor
 from grain_jax._values import errors
@@ -95,33 +94,31 @@ class Layout:
             and all(stage.counted and not stage.local for stage in stages)
         )
 
-    def is_joinable(self, stages: list[Stage]) -> bool:
+    def is_joinable(self, branch: Branch) -> bool:
         """Whether a run with fewer shards can take several of these together.
 
-        That is where nothing but the last stage sees more than one record, and that makes one
-        batch of what is left of them.
+        That is where the last that counts is a batch: then each batch has an equal share of every
+        shard, and all that comes before it is done for each shard by itself.
         """
-        *before, last = stages
         return (
             self.shards > 1
             and self.lanes == 1
             and self.sampler_shard[1] == 1
-            and len(last.batches) == 1
-            and isinstance(last.steps[0], steps.BatchStep)
-            and last.counted
-            and bool(before)
-            and not any(stage.batches for stage in before)
-            and not any(stage.local for stage in stages)
+            and branch.shared is not None
         )
+
+    def of_stream(self, index: int) -> Layout:
+        """Returns the layout of a part of a lane's or joined shard's tree, but for its length."""
+        number = self.shard[0] * self.joined + (index if self.joined > 1 else 0)
+        return Layout(None, shard=(number, self.shards), even=self.even)
 
     def lane(self, index: int, base: int, first: Stage | None) -> schedule.Lane:
         """Returns one lane or joined shard, in units of the first stage."""
-        is_joined = self.joined > 1
         result = schedule.lane(
             self.end,
             base=base,
-            shard=(self.shard[0] * self.joined + is_joined * index, self.shards),
-            lane_index=0 if is_joined else index,
+            shard=self.of_stream(index).shard,
+            lane_index=0 if self.joined > 1 else index,
             lanes=self.lanes,
             batches=first.batches if first is not None else (),
         )

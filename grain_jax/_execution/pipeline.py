@@ -82,7 +82,7 @@ class Pipeline:
 
     def form(self, position: Position, layout: Layout | None = None) -> forms.Form:
         """Returns how the cursors of a stream are nested that begins at a position."""
-        return forms.of(self._branch_of(position), layout or self.layout, position.base)
+        return forms.of(self.branch_of(position), layout or self.layout, position.base)
 
     def cursor(self, position: Position) -> Cursor:
         """Returns the cursor of a position, of the start in full."""
@@ -100,9 +100,15 @@ class Pipeline:
 
     def stages_of(self, position: Position) -> list[Stage]:
         """Returns the stages that run from a position on, behind all that is grouped."""
-        return self._branch_of(position).stages
+        return self.branch_of(position).stages
 
-    def _branch_of(self, position: Position) -> Branch:
+    @property
+    def branch(self) -> Branch:
+        """The pipeline as it is cut now."""
+        return self.branch_of(self._position)
+
+    def branch_of(self, position: Position) -> Branch:
+        """Returns how the pipeline is cut from a position on."""
         return self._loose if position.has_gaps else self._dense
 
     @property
@@ -383,7 +389,7 @@ class Pipeline:
         position = self.position
         assert self._executors is not None
         builder = building.Builder(
-            self._branch_of(position), self.layout, position.base, *self._executors
+            self.branch_of(position), self.layout, position.base, *self._executors
         )
         this = weakref.WeakMethod(self._overdue)  # the streams refer to the builder
         builder.overdue = lambda begin: this()(begin)  # type: ignore[misc]

@@ -7,8 +7,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from grain_jax._datasets.plan import Upstream
-from grain_jax._datasets.stages import Stage
+from grain_jax._datasets.plan import Branch, Upstream
 from grain_jax._execution import fingerprint, forms, joining, ownership, version1
 from grain_jax._execution.layout import Layout, Position
 from grain_jax._execution.pipeline import Pipeline
@@ -40,7 +39,8 @@ def encode(pipeline: Pipeline, exact: Position | None = None) -> dict[str, Any]:
         where: dict[str, Any] = {"elastic": True, "position": reached}
     else:
         # Who meets the next absent record is not known before.
-        may_join = exact is None and not position.has_gaps and layout.is_joinable(pipeline.stages)
+        may_join = exact is None and layout.is_joinable(pipeline.branch)
+        may_join = may_join and not position.has_gaps
         cursor = pipeline.cursor(position)
         for root, has_state in zip(pipeline.plan.leaves(), _have_state(cursor), strict=False):
             if isinstance(root, Upstream):
@@ -178,13 +178,13 @@ def _exact(
     position = Position(
         base=base, has_gaps=_get(state, "sparse", bool), skipped=number(state, "skipped")
     )
-    stages = pipeline.stages_of(position)
-    _check_joined(layout, stages)
+    branch = pipeline.branch_of(position)
+    _check_joined(layout, branch)
     if "cursor" not in state:
         raise errors.StateError("the state has no field 'cursor', which says where to go on")
     given = state["cursor"]
     leaves = sum(1 for _ in _leaves(given))
-    streams = max(layout.streams, len(pipeline.plan.leaves()))
+    streams = layout.streams * len(pipeline.plan.leaves())
     if leaves != streams:  # before anything is made of numbers that a file may hold
         raise errors.StateError(
             f"field 'cursor' of the state has {leaves} cursors where this pipeline has "
@@ -194,7 +194,7 @@ def _exact(
     is_old = version1.FROM in state
     if is_old and not state[version1.FROM]:
         # Stages behind the lanes said nothing before their first element.
-        for _ in range(sum(stage.local for stage in stages)):
+        for _ in range(sum(stage.local for stage in branch.stages)):
             given = [[[given], [0], 0], 0]
     reading = _Reading(is_old, is_joint)
     try:
@@ -350,16 +350,16 @@ def _check_shard(key: str, name: str, state: Mapping[str, Any], layout: Layout) 
     raise errors.StateError(f"{message}restore it on {whole} own file.")
 
 
-def _check_joined(layout: Layout, stages: list[Stage]) -> None:
+def _check_joined(layout: Layout, branch: Branch) -> None:
     """Refuses to join shards where one batch cannot be made of theirs."""
     if layout.joined == 1:
         return
-    if not layout.is_joinable(stages):
+    if branch.shared is None or not layout.is_joinable(branch):
         raise errors.StateError(
             f"the state is that of {layout.joined} shards that run as one, and this pipeline does "
-            "not make its batches of single records that it counts. Build it as it was."
+            "not end by a batch of elements that it counts. Build it as it was."
         )
-    size = stages[-1].unit
+    size = branch.behind[branch.shared].unit
     if size % layout.joined:
         raise errors.StateError(
             f"a batch of {size} cannot be made of equal shares of {layout.joined} shards: the "

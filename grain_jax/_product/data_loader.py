@@ -12,10 +12,10 @@ from grain_jax._algebra import access, index_maps, operations, samplers, sources
 from grain_jax._datasets import iterators, nodes, roots, sampled
 from grain_jax._datasets.plan import Plan
 from grain_jax._datasets.stages import Stage
-from grain_jax._execution import workers
+from grain_jax._execution import virtual, workers
 from grain_jax._execution.layout import Layout
 from grain_jax._execution.serial import Own
-from grain_jax._product import sampling, virtual
+from grain_jax._product import sampling
 from grain_jax._product.loader_iterator import DataLoaderIterator, Description
 from grain_jax._values import closing, errors, forks, notices, options, sharding
 
@@ -119,8 +119,8 @@ class DataLoader(closing.Closing):
             self._plan = Plan(
                 root, todo, seed=sampling.seed_of(sampler) or 0, skips=self._options.skips
             )
-            stages = [] if tail else self._plan.stages()
-            self._layout = virtual.dealt(layout, virtual_shards, stages)
+            branch = None if tail else self._plan.branch()
+            self._layout = virtual.dealt(layout, virtual_shards, branch)
         self._tail = tail
         self._iterators: weakref.WeakSet[DataLoaderIterator] = weakref.WeakSet()
         self._renew()

@@ -303,6 +303,33 @@ def test_states_that_are_not_joined_are_told_apart() -> None:
     assert "any one is enough" in moved("filter", joint(elastic), 0, 2)
 
 
+def test_batches_before_a_filter_are_those_of_each_shard() -> None:
+    """Only the last Batch is made of shares: a run with fewer processes has the same ones in it."""
+
+    def run(count: int) -> list[Any]:
+        todo = [
+            transforms.Batch(2),
+            grain.python.FilterOperation(lambda pair: sum(pair) % 3 > 0),
+            transforms.Batch(8 // count),
+        ]
+        shards = [ShardOptions(index, count) for index in range(count)]
+        return [iter(shuffled(*todo, shard_options=shard)) for shard in shards]
+
+    whole = []
+    for shard in range(4):
+        records = order(20)[shard::4]
+        pairs = [records[i : i + 2] for i in range(0, len(records), 2)]
+        kept = [pair for pair in pairs if sum(pair) % 3]
+        whole.append([kept[i : i + 2] for i in range(0, len(kept), 2)])
+    begun = run(4)
+    assert step(begun) == [pair for own in whole for pair in own[0]]
+    for count in (2, 1):
+        resumed = run(count)
+        for iterator in resumed:
+            iterator.set_state(joint(begun))
+        assert step(resumed) == [pair for own in whole for pair in own[1]]
+
+
 class Total:
     """An operation: it sees one record after the other."""
 
@@ -314,10 +341,6 @@ TWO = ShardOptions(0, 2)
 UNJOINED: dict[str, tuple[list[Any], dict[str, Any]]] = {
     "no batch": ([Odd()], {}),
     "a filter of batches": ([transforms.Batch(2), grain.python.FilterOperation(np.any)], {}),
-    "a filter between batches": (
-        [transforms.Batch(2), grain.python.FilterOperation(np.any), transforms.Batch(2)],
-        {},
-    ),
     "two batches": ([Odd(), transforms.Batch(2), transforms.Batch(2)], {}),
     "an operation": ([Odd(), transforms.Batch(2), Total()], {}),
     "lanes": ([Odd(), transforms.Batch(2)], {"lanes": 2}),

@@ -111,7 +111,7 @@ def test_what_cannot_be_dealt_out_is_refused_at_the_call() -> None:
     assert "the 3 shards of shard_options. Give a multiple of 3" in three
     assert "run on 1, 2, 4 or 8 shards" in three
     assert "Give a batch size that 8 divides" in refusal(Odd(), batch, virtual_shards=8)
-    one_batch = "does not end by one Batch of single records"
+    one_batch = "does not end by one Batch, without lanes"
     assert one_batch in refusal(Odd(), virtual_shards=2)
     assert one_batch in refusal(Odd(), batch, transforms.Batch(2), virtual_shards=2)
     assert one_batch in refusal(Odd(), batch, virtual_shards=2, lanes=2)

@@ -88,6 +88,10 @@ class Limit(_Stub):
     count: int
     work = _Limiting
 
+    def of_shard(self, shards: int) -> Limit:
+        assert self.count % shards == 0
+        return Limit(self.count // shards)
+
 
 class _Mixing(_Work):
     def wants(self) -> tuple[int, int] | None:

@@ -52,11 +52,14 @@ def mixed(parts: list[Rows], order: tuple[int, ...]) -> Iterator[list[int]]:
 Tree = tuple[grain.IterDataset[Any], Rows]
 
 
-def tree(rng: random.Random, kind: str, depth: int, draws: bool) -> Tree:
-    """A random tree, and what plain Python makes of the same sequences."""
+def tree(
+    rng: random.Random, kind: str, depth: int, draws: bool, shard: tuple[int, int] = (0, 1)
+) -> Tree:
+    """A random tree, and what plain Python makes of the same sequences, or of those of a shard."""
     of = sequences.Kinded(kind)
+    index, shards = shard
     if not depth:
-        count = rng.randrange(26)
+        count = rng.randrange(26 * shards)
         rows = [
             [rng.randrange(100) for _ in range(rng.randint(1, sequences.MOST))]
             for _ in range(count)
@@ -64,8 +67,8 @@ def tree(rng: random.Random, kind: str, depth: int, draws: bool) -> Tree:
         ds = grain.MapDataset.source([of.encoded(row) for row in rows])
         # Some are read by threads where there are no workers.
         reading = grain.ReadOptions(num_threads=rng.choice([0, 0, 3]))
-        return ds.seed(3).to_iter_dataset(reading), rows
-    build = functools.partial(tree, rng, kind, rng.randrange(depth), draws)
+        return ds.seed(3).to_iter_dataset(reading), rows[index::shards]
+    build = functools.partial(tree, rng, kind, rng.randrange(depth), draws, shard)
     ds, rows = build()
     choice = rng.choice(
         [
@@ -93,7 +96,7 @@ def tree(rng: random.Random, kind: str, depth: int, draws: bool) -> Tree:
         return ds.random_map(of.noisy, seed=rng.randrange(9)), []
     if choice == "limit":
         count = rng.randint(1, 20)
-        return stubs.stream(stubs.Limit(count), ds), rows[:count]
+        return stubs.stream(stubs.Limit(count * shards), ds), rows[:count]
     if choice == "repeat":
         epochs = rng.randint(1, 3)
         return stubs.stream(stubs.Repeat(epochs), ds), rows * epochs

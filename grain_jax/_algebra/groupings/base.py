@@ -116,6 +116,14 @@ class Grouping(abc.ABC):
     def begin(self, kept: tuple[int, ...], parents: int) -> Grouper:
         """Returns a grouper that goes on from its own numbers of a restart point."""
 
+    def of_shard(self, shards: int) -> Grouping:
+        """Returns what decides in each of so many shards that the elements are dealt out over.
+
+        Raises:
+          InvalidValueError: if the shards cannot have equal parts of it.
+        """
+        return self
+
     def read(self, kept: tuple[int, ...], parents: int, *, joined: bool) -> tuple[int, ...]:
         """Returns its own numbers as a state has them; whole numbers, as many as at the start.
 

@@ -27,6 +27,16 @@ class Limit(Grouping):
         """Returns a grouper that goes on there."""
         return _Limiting(self.count, *kept)
 
+    def of_shard(self, shards: int) -> Grouping:
+        """Returns an equal part of the elements."""
+        count, rest = divmod(self.count, shards)
+        if rest:
+            raise errors.InvalidValueError(
+                f"limit({self.count}) does not divide over {shards} shards, each of which counts "
+                f"for itself. Write limit({count * shards}) or limit({(count + 1) * shards})."
+            )
+        return Limit(count)
+
     def read(self, kept: tuple[int, ...], parents: int, *, joined: bool) -> tuple[int, ...]:
         """Returns how many a state says have been handed out."""
         if kept[0] > self.count:
