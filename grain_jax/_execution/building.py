@@ -13,10 +13,12 @@ from grain_jax._algebra.running import Skip
 from grain_jax._datasets.plan import Branch, Grouped, Upstream
 from grain_jax._datasets.stages import Stage
 from grain_jax._execution import forms, inline, silence
-from grain_jax._execution.gathering import Gathering, Part, Passed
+from grain_jax._execution.gathering import Passed
 from grain_jax._execution.grouped import Each, Groups
 from grain_jax._execution.layout import Layout
 from grain_jax._execution.leaves import Own, Records
+from grain_jax._execution.merging import Merged
+from grain_jax._execution.parents import Parents, Part, Place
 from grain_jax._execution.runs import Cursor, Feed, Stream
 from grain_jax._execution.tasks import Tasks
 
@@ -57,7 +59,7 @@ class Builder:
         self._beside = beside or layout.streams * len(branch.plan.leaves())
         self._wanted = wanted
         # Streams refer to the builder, which begins some of them anew.
-        self.gatherings: weakref.WeakKeyDictionary[Gathering, str] = weakref.WeakKeyDictionary()
+        self.gatherings: weakref.WeakKeyDictionary[Parents, str] = weakref.WeakKeyDictionary()
         self.overdue: Callable[[int], Callable[[int, int, Skip], None] | None] = lambda begin: None
 
     def whole(self, cursor: Cursor) -> Stream:
@@ -71,7 +73,7 @@ class Builder:
             )
         if layout.lanes > 1:
             return self._behind(
-                lambda at: Passed(self._lanes(each, at), Turns(), at[0]), behind, cursor
+                lambda at: _passed(self._lanes(each, at), Turns(), at[0]), behind, cursor
             )
         return self._behind(lambda at: self._lane(0, each, at), behind, cursor)
 
@@ -106,7 +108,7 @@ class Builder:
                 return self._part(number, layout, start)
 
             if first is None:
-                stream = Passed(parts, grouping, cursor[0], again)
+                stream = _passed(parts, grouping, cursor[0], again)
                 self.gatherings[stream] = root.title
                 return stream
             return self._later(parts, first, cursor, again=again, grouping=grouping)
@@ -186,6 +188,19 @@ class Builder:
 
     def _executor(self, stage: Stage) -> inline.Executor:
         return self._here if stage.local else self._away
+
+
+def _passed(
+    parts: list[Stream],
+    grouping: Grouping,
+    place: Place,
+    again: Callable[[int], Stream] | None = None,
+) -> Merged | Passed:
+    """Returns a stream of elements as they are."""
+    schedule = grouping.schedule(place[1], len(parts))
+    if schedule is None:
+        return Passed(parts, grouping, place, again)
+    return Merged(parts, schedule, place, again)
 
 
 def _own(root: Upstream, cursor: Cursor) -> Own:

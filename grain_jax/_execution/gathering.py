@@ -2,108 +2,24 @@
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
 import operator
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from grain_jax._algebra.groupings.base import EPOCH, Group, Grouping
-from grain_jax._algebra.running import Skip
+from grain_jax._algebra.groupings.base import Group, Grouping
 from grain_jax._execution.joined_runs import as_one
-from grain_jax._execution.runs import END, PENDING, Cursor, Run, Stream, Whereabouts
+from grain_jax._execution.parents import Around, Later, Parents, Place
+from grain_jax._execution.runs import END, PENDING, Cursor, Run, Stream
 from grain_jax._values.faults import without_frames
 
-__all__ = ["Complete", "Gathering", "Part", "Passed", "Place", "skips_of"]
-
-Place = tuple[tuple[Cursor, ...], tuple[int, ...], int]
-"""Cursors of the parents, the grouping's own numbers, and how many groups since."""
-
+__all__ = ["Complete", "Gathering", "Passed"]
 
 _PULLS = 32
 """So many runs are passed on before all parents are asked to work ahead; elements of a run."""
 
-_NONE = Run((), None, 0, 0)
-"""Stands where one was whose elements are delivered."""
-
 _CURSOR = operator.attrgetter("cursor")
-
-
-class _Parent:
-    """A stream, and those of its elements that are pulled and not delivered."""
-
-    def __init__(self, stream: Stream, cursor: Cursor) -> None:
-        self.stream = stream
-        self.cursor = cursor
-        self.has_ended = False
-        self._waiting: list[Skip] = []
-        self.first = self._count = 0  # numbers of the first element that is here, and of the next
-        self._runs: list[Run] = []
-        self._ends: list[int] = []  # of each run, the number behind its last element
-        self._delivered = 0  # so many of these runs are
-
-    def add(self, run: Run) -> None:
-        if self._waiting:
-            skips = run.places.skips
-            skips[run.begin] = (*self._waiting, *skips.get(run.begin, ()))
-            self._waiting = []
-        self._count += len(run)
-        self._runs.append(run)
-        self._ends.append(self._count)
-
-    @property
-    def runs(self) -> list[Run]:
-        """Those whose elements are here."""
-        return self._runs[self._delivered :]
-
-    def begin_anew(self, stream: Stream) -> None:
-        """Goes on with the same stream from its start; what it left out at its end comes first."""
-        self._waiting += self.stream.left_over
-        self.stream, self.has_ended = stream, False
-
-    def between(self, first: int, end: int) -> list[Run]:
-        """Returns elements, by their numbers, as parts of runs."""
-        found = []
-        first = max(first, self.first)
-        place = bisect.bisect_right(self._ends, first, self._delivered)
-        while first < end and place < len(self._runs):
-            run, behind = self._runs[place], self._ends[place]
-            stop = min(end, behind)
-            found.append(
-                Run(run.held, run.places, run.end - behind + first, run.end - behind + stop)
-            )
-            first, place = stop, place + 1
-        return found
-
-    def deliver(self, end: int) -> None:
-        """Lets go of the elements before number `end`; the cursor stands behind them."""
-        ends = self._ends
-        self.first = end
-        place = bisect.bisect_left(ends, end, self._delivered)
-        run = self._runs[place]
-        run.begin = run.end - (ends[place] - end)
-        self.cursor = run.places.cursor(run.begin - 1)
-        place += run.begin == run.end
-        self._runs[self._delivered : place] = [_NONE] * (place - self._delivered)
-        self._delivered = place
-        if 2 * place > len(ends):
-            del self._runs[:place], ends[:place]
-            self._delivered = 0
-
-    def skips_of_last(self, count: int) -> list[Skip]:
-        """Returns what was left out before and among the last elements that are here."""
-        runs = self.between(self._count - count, self._count)
-        return [*(skip for run in runs for _, skip in skips_of(run)), *self._waiting]
-
-
-def skips_of(run: Run) -> list[tuple[int, Skip]]:
-    """Returns what was left out before each element of a run, with its place in the run."""
-    skips = run.places.skips
-    if not skips:
-        return []
-    rows = range(run.begin, run.end)
-    return [(place, skip) for place, row in enumerate(rows) for skip in skips.get(row, ())]
 
 
 @dataclasses.dataclass(slots=True)
@@ -116,7 +32,7 @@ class Complete:
     after: Place
 
 
-class Gathering:
+class Gathering(Parents):
     """Pulls parents as a grouping wants, from a place on.
 
     Args:
@@ -124,9 +40,6 @@ class Gathering:
       grouping: decides.
       place: where to begin; of the groups since its restart point no output is made again.
       again: returns one of the parents at its start, where the grouping can want that.
-
-    Attributes:
-      left_over: records that were left out after the last group; read at the end.
     """
 
     def __init__(
@@ -136,33 +49,13 @@ class Gathering:
         place: Place,
         again: Callable[[int], Stream] | None = None,
     ) -> None:
-        self._again = again
-        self._place = place
-        cursors, self._kept, self._since = place
-        self._parents = [_Parent(*pair) for pair in zip(parents, cursors, strict=True)]
+        cursors, self._kept, self._since = self._place = place
+        super().__init__(parents, cursors, again)
         self._grouper = grouping.begin(self._kept, len(parents))
         self._measures = grouping.measure is not None
         self._passed = self._since
         self._since = 0
         self._groups: deque[Group] = deque()
-        self.left_over: list[Skip] = []
-
-    def advance(self) -> None:
-        """Gets work going in all parents."""
-        for parent in self._parents:
-            parent.stream.advance()
-
-    def close(self) -> None:
-        """Gives up what nobody will pull."""
-        for parent in self._parents:
-            parent.stream.close()
-
-    def held(self) -> tuple[int, int]:
-        """Returns how many elements are here, and how many bytes their tasks' results take."""
-        runs = [run for parent in self._parents for run in parent.runs if len(run)]
-        bundles = {id(bundle): bundle for run in runs for bundle in _bundles(run)}
-        size = sum(bundle.place[3] for bundle in bundles.values())
-        return sum(map(len, runs)), size
 
     @property
     def has_group(self) -> bool:
@@ -183,8 +76,7 @@ class Gathering:
             number, most = wanted
             parent = self._parents[number]
             if parent.has_ended:
-                assert self._again is not None
-                parent.begin_anew(self._again(number))
+                self._begin_anew(number)
             run = parent.stream.pull(most, block)
             if run is PENDING:
                 return PENDING
@@ -193,7 +85,7 @@ class Gathering:
                 self._grouper.end(number)
             else:
                 if epoch := self._grouper.epoch(number):
-                    run.places = _Later(run.places, epoch)
+                    run.places = Later(run.places, epoch)
                 parent.add(run)
                 measures = run.places.measures(0, run.begin, run.end) if self._measures else None
                 self._grouper.take(number, run.end - run.begin, measures)
@@ -220,19 +112,11 @@ class Gathering:
             for number, parent in enumerate(self._parents)
             for skip in (
                 *parent.skips_of_last(self._grouper.dropped(number)),
-                *parent.stream.left_over,
+                *(parent.stream.left_over if parent.has_ended else ()),
             )
         ]
         self.close()
         return END
-
-
-def _bundles(run: Run) -> list[Any]:
-    """Returns the results of workers that a run is part of."""
-    if not hasattr(run.held, "inputs"):
-        return []
-    pairs = run.held.inputs(run.begin, run.end)
-    return [bundle for bundle, _ in pairs if hasattr(bundle, "place")]
 
 
 class Passed(Gathering):
@@ -301,34 +185,7 @@ class Passed(Gathering):
         return wanted is not None and self._parents[wanted[0]].stream.is_ready
 
 
-class _Around:
-    """Places of elements that a stream hands on."""
-
-    def __init__(self, places: Any) -> None:
-        self._places = places
-
-    def origin(self, row: int) -> Any:
-        return self._places.origin(row)
-
-    @property
-    def skips(self) -> dict[int, tuple[Skip, ...]]:
-        found: dict[int, tuple[Skip, ...]] = self._places.skips
-        return found
-
-    def cursor(self, row: int) -> Cursor:
-        found: Cursor = self._places.cursor(row)
-        return found
-
-    def whereabouts(self, begin: int, end: int) -> Whereabouts:
-        found: Whereabouts = self._places.whereabouts(begin, end)
-        return found
-
-    def measures(self, which: int, begin: int, end: int) -> Sequence[Any]:
-        found: Sequence[Any] = self._places.measures(which, begin, end)
-        return found
-
-
-class _Behind(_Around):
+class _Behind(Around):
     """Places of an element that a grouping has let pass."""
 
     def __init__(self, places: Any, after: Place, measures: bool) -> None:
@@ -342,73 +199,3 @@ class _Behind(_Around):
     def measures(self, which: int, begin: int, end: int) -> Sequence[Any]:
         # The first ones are those that the grouping itself has asked for.
         return super().measures(which + self._measures, begin, end)
-
-
-class Part:
-    """A stream that is one of several of which elements are grouped.
-
-    Positions tell records apart, so that position p of part k of n becomes n p + k.
-
-    Args:
-      stream: which.
-      number: k.
-      several: n.
-    """
-
-    def __init__(self, stream: Stream, number: int, several: int) -> None:
-        self._stream = stream
-        self._number = number
-        self._several = several
-
-    @property
-    def left_over(self) -> list[Skip]:
-        """Records that were left out after the last output; read at the end."""
-        return self._stream.left_over
-
-    @left_over.setter
-    def left_over(self, skips: list[Skip]) -> None:
-        self._stream.left_over = skips
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether the next output is here."""
-        return self._stream.is_ready
-
-    def advance(self) -> None:
-        """Gets work going."""
-        self._stream.advance()
-
-    def close(self) -> None:
-        """Gives up what nobody will pull."""
-        self._stream.close()
-
-    def pull(self, most: int, block: bool) -> Any:
-        """Returns a run of at most so many outputs, PENDING or END."""
-        run = self._stream.pull(most, block)
-        if isinstance(run, Run):
-            run.places = _Renumbered(run.places, self._number, self._several)
-        return run
-
-
-class _Later(_Around):
-    """Places in a stream that has begun anew, in which records have positions of their own."""
-
-    def __init__(self, places: Any, epoch: int) -> None:
-        super().__init__(places)
-        self._first = epoch * EPOCH
-
-    def whereabouts(self, begin: int, end: int) -> Whereabouts:
-        positions, outputs, rngs = super().whereabouts(begin, end)
-        return [self._first + position for position in positions], outputs, rngs
-
-
-class _Renumbered(_Around):
-    def __init__(self, places: Any, number: int, several: int) -> None:
-        super().__init__(places)
-        self._number = number
-        self._several = several
-
-    def whereabouts(self, begin: int, end: int) -> Whereabouts:
-        positions, outputs, rngs = super().whereabouts(begin, end)
-        n, k = self._several, self._number
-        return [n * position + k for position in positions], outputs, rngs

@@ -15,8 +15,8 @@ from grain_jax._datasets.plan import Branch, Plan, Upstream, has_positions
 from grain_jax._datasets.program import GapError, Program
 from grain_jax._datasets.stages import Stage
 from grain_jax._execution import building, forms, generators, inline, skips, snapshots, workers
-from grain_jax._execution.gathering import Gathering
 from grain_jax._execution.layout import Layout, Position
+from grain_jax._execution.parents import Parents
 from grain_jax._execution.runs import END, Cursor, Run, Stream, read
 from grain_jax._values import errors, faults, forks, options
 
@@ -54,7 +54,7 @@ class Pipeline:
         self._program = Program(frozen, self._all)
         self._executors: tuple[inline.Executor, inline.Executor] | None = None
         self._stream: Stream | None = None
-        self._gatherings: MutableMapping[Gathering, str] = {}
+        self._gatherings: MutableMapping[Parents, str] = {}
         self._run: Run | None = None
         # The last element; its cursor is made when somebody asks.
         self._last: tuple[Any, int] | None = None

@@ -11,10 +11,13 @@ import pytest
 
 from grain_jax._algebra.groupings.base import Group, Grouper, Grouping, Restart
 from grain_jax._algebra.groupings.batch import Batch
+from grain_jax._algebra.groupings.mix import Mix
 from grain_jax._algebra.groupings.turns import Turns
 from grain_jax._algebra.running import Skip
-from grain_jax._execution.gathering import Passed, _Parent
+from grain_jax._execution.gathering import Passed
 from grain_jax._execution.grouped import Each, Groups
+from grain_jax._execution.merging import Merged
+from grain_jax._execution.parents import _Parent
 from grain_jax._execution.runs import END, PENDING, Cursor, Run
 
 
@@ -75,9 +78,18 @@ def parents(words: list[str], place: Any) -> list[Any]:
     return [Letters(word, cursor) for word, cursor in zip(words, place[0], strict=True)]
 
 
+def handed_on(streams: list[Any], grouping: Any, place: Any = None) -> Any:
+    """The stream of elements as they are, by a schedule or by a grouper."""
+    place = place or start(grouping, len(streams))
+    schedule = grouping.schedule(place[1], len(streams))
+    if schedule is None:
+        return Passed(streams, grouping, place)
+    return Merged(streams, schedule, place)
+
+
 def passed(words: list[str], grouping: Any, place: Any = None) -> list[tuple[str, Any]]:
     place = place or start(grouping, len(words))
-    stream = Passed(parents(words, place), grouping, place)
+    stream = handed_on(parents(words, place), grouping, place)
     runs = list(iter(lambda: stream.pull(8, True), END))
     rows = [(run, row) for run in runs for row in range(run.begin, run.end)]
     return [(run.held[row], run.places.cursor(row)) for run, row in rows]
@@ -245,17 +257,20 @@ def test_elements_are_found_by_their_numbers_among_what_is_not_delivered(seed: i
             assert [run.begin for run in parent.between(end, count)][:1] == [end][: count - end]
 
 
-def test_elements_that_are_here_travel_together() -> None:
+@pytest.mark.parametrize("grouping", [Turns(), Mix((2, 1)), Reversed(3)], ids=str)
+def test_elements_that_are_here_travel_together(grouping: Any) -> None:
     """One run of elements of several runs says of each what its own run says of it."""
     skips = {3: ("before d",), 5: ("before f",)}
-    words = [Letters("abcdefgh", skips=skips), Letters("mnopqrst")]
-    stream = Passed(words, Turns(), start(Turns(), 2))
-    alone = Passed(
-        [Letters("abcdefgh", skips=skips), Letters("mnopqrst")], Turns(), start(Turns(), 2)
-    )
+
+    def streams() -> list[Any]:
+        words = [Letters("abcdefgh", skips=skips), Letters("mnopqrst")]
+        return words[:1] if isinstance(grouping, Reversed) else words
+
+    stream, alone = handed_on(streams(), grouping), handed_on(streams(), grouping)
     runs = list(iter(lambda: stream.pull(16, True), END))
     singles = list(iter(lambda: alone.pull(1, True), END))
-    assert len(runs) < len(singles) == 16
+    assert len(runs) < len(singles)
+    assert len(singles) in (8, 12, 16)
     assert all(len(run) == 1 for run in singles)
     rows = [(run, row) for run in runs for row in range(run.begin, run.end)]
     for (run, row), single in zip(rows, singles, strict=True):
@@ -279,9 +294,10 @@ def test_what_fails_while_others_are_here_fails_behind_them() -> None:
                 raise OSError("no such letter")
             return super().pull(1, True)
 
-    stream = Passed([Failing("abcdef")], Turns(), start(Turns(), 1))
-    (run,) = [stream.pull(16, True)]
-    assert "".join(run.held[row] for row in range(run.begin, run.end)) == "abcd"
-    for _ in range(2):
-        with pytest.raises(OSError, match="no such letter"):
-            stream.pull(16, True)
+    for grouping, expected in ((Turns(), "abcd"), (Reversed(2), "badc")):
+        stream = handed_on([Failing("abcdef")], grouping)
+        run = stream.pull(16, True)
+        assert "".join(run.held[row] for row in range(run.begin, run.end)) == expected
+        for _ in range(2):
+            with pytest.raises(OSError, match="no such letter"):
+                stream.pull(16, True)

@@ -10,7 +10,17 @@ import abc
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-__all__ = ["EPOCH", "MANY", "Group", "Grouper", "Grouping", "Measure", "Members", "Restart"]
+__all__ = [
+    "EPOCH",
+    "MANY",
+    "Group",
+    "Grouper",
+    "Grouping",
+    "Measure",
+    "Members",
+    "Restart",
+    "Schedule",
+]
 
 EPOCH = 1 << 40
 """Positions of a stream that has begun anew once are higher by so much; of twice, by twice that."""
@@ -97,7 +107,31 @@ class Grouper(abc.ABC):
         return 0
 
 
-class Grouping(abc.ABC):
+class Schedule(abc.ABC):
+    """The order of elements that are handed on as they are, where none of them decides it."""
+
+    @abc.abstractmethod
+    def next(self, most: int) -> tuple[Sequence[int], Sequence[tuple[int, ...]]]:
+        """Returns the parents of the next elements, at most so many, as if none had an end.
+
+        Beside it the grouping's own numbers behind each; both are empty if there are no more. A
+        parent that is next after its end begins anew.
+        """
+
+    @abc.abstractmethod
+    def take(self, count: int) -> None:
+        """Takes note that the first `count` of these are delivered."""
+
+    @abc.abstractmethod
+    def end(self, parent: int) -> None:
+        """Takes note that the parent of the next element has none."""
+
+    def epoch(self, parent: int) -> int:
+        """Returns how often a parent has begun anew before the elements that it gives next."""
+        return 0
+
+
+class Grouping:
     """Data: it pickles and compares.
 
     Attributes:
@@ -112,9 +146,13 @@ class Grouping(abc.ABC):
         """Returns its own numbers at the start."""
         return ()
 
-    @abc.abstractmethod
     def begin(self, kept: tuple[int, ...], parents: int) -> Grouper:
         """Returns a grouper that goes on from its own numbers of a restart point."""
+        raise NotImplementedError(f"{type(self).__name__} has neither a grouper nor a schedule")
+
+    def schedule(self, kept: tuple[int, ...], parents: int) -> Schedule | None:
+        """Returns one in place of a grouper where elements are handed on by one; else None."""
+        return None
 
     def of_shard(self, shards: int) -> Grouping:
         """Returns what decides in each of so many shards that the elements are dealt out over.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from grain_jax._algebra import selections
-from grain_jax._algebra.groupings.base import Group, Grouper, Grouping, Restart
+from grain_jax._algebra.groupings.base import Grouping, Schedule
 from grain_jax._algebra.index_maps import ENDLESS
 from grain_jax._values import errors
 
@@ -32,50 +32,41 @@ class Mix(Grouping):
 
     weights: tuple[int, ...]
     names: tuple[str, ...] | None = None
+    wanted = 16
 
     def first(self, parents: int) -> tuple[int, ...]:
         """Returns that there has been none."""
         return (0,)
 
-    def begin(self, kept: tuple[int, ...], parents: int) -> Grouper:
-        """Returns a grouper behind so many elements."""
+    def schedule(self, kept: tuple[int, ...], parents: int) -> Schedule:
+        """Returns the choices behind so many elements."""
         (count,) = kept
         lengths = (ENDLESS,) * parents
-        return _Mixing(selections.Mixture(self.weights, lengths), count, parents)
+        return _Mixing(selections.Mixture(self.weights, lengths), count)
 
 
-class _Mixing(Grouper):
-    """Plans ahead which part is next, and how often one after the other."""
+class _Mixing(Schedule):
+    """Plans ahead which part is next."""
 
-    def __init__(self, choose: selections.Mixture, count: int, parents: int) -> None:
-        super().__init__()
+    def __init__(self, choose: selections.Mixture, count: int) -> None:
         self._choose = choose
-        self._made = self._planned = count
-        self._taken = [0] * parents
-        self._plan: list[tuple[int, int]] = []  # part, and how often; the next ones last
+        self._count = self._planned = count
+        self._plan: list[int] = []
         self._is_over = False
 
-    def wants(self) -> tuple[int, int] | None:
+    def next(self, most: int) -> tuple[Sequence[int], Sequence[tuple[int, ...]]]:
         if self._is_over:
-            return None
-        if not self._plan:
-            parts, _ = self._choose(np.arange(self._planned, self._planned + _PLANNED))
-            ends = np.append(np.flatnonzero(np.diff(parts)) + 1, _PLANNED)
-            times = np.diff(ends, prepend=0)
-            self._plan = list(zip(parts[ends - 1].tolist(), times.tolist(), strict=True))[::-1]
-            self._planned += _PLANNED
-        return self._plan[-1]
+            return (), ()
+        place = self._count - self._planned
+        if place + most > len(self._plan):
+            self._planned, place = self._count, 0
+            parts, _ = self._choose(np.arange(self._count, self._count + max(most, _PLANNED)))
+            self._plan = parts.tolist()
+        first = self._count + 1
+        return self._plan[place : place + most], [(k,) for k in range(first, first + most)]
 
-    def take(self, parent: int, count: int, measures: Sequence[Any] | None = None) -> None:
-        part, times = self._plan.pop()
-        if times > count:
-            self._plan.append((part, times - count))
-        for _ in range(count):
-            first = self._taken[parent]
-            self._taken[parent] += 1
-            self._made += 1
-            restart = Restart(tuple(self._taken), (self._made,))
-            self.groups.append(Group([(parent, first, first + 1)], None, restart))
+    def take(self, count: int) -> None:
+        self._count += count
 
     def end(self, parent: int) -> None:
         self._is_over = True

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
-from typing import Any
 
-from grain_jax._algebra.groupings.base import Group, Grouper, Grouping, Restart
+from grain_jax._algebra.groupings.base import Grouping, Schedule
 from grain_jax._values.errors import StateError
 
 __all__ = ["Turns"]
@@ -20,8 +20,8 @@ class Turns(Grouping):
         """Returns the first parent."""
         return (0,)
 
-    def begin(self, kept: tuple[int, ...], parents: int) -> _Taking:
-        """Returns a grouper that begins with a parent."""
+    def schedule(self, kept: tuple[int, ...], parents: int) -> Schedule:
+        """Returns the turns from a parent on."""
         (turn,) = kept
         return _Taking(turn, parents)
 
@@ -32,30 +32,17 @@ class Turns(Grouping):
         return kept
 
 
-class _Taking(Grouper):
+class _Taking(Schedule):
     def __init__(self, turn: int, parents: int) -> None:
-        super().__init__()
-        self._turn = turn
-        self._count = [0] * parents
-        self._ended = [False] * parents
+        self._left = [number % parents for number in range(turn, turn + parents)]
 
-    def wants(self) -> tuple[int, int] | None:
-        return None if all(self._ended) else (self._turn, 1)
+    def next(self, most: int) -> tuple[Sequence[int], Sequence[tuple[int, ...]]]:
+        turns = list(itertools.islice(itertools.cycle(self._left), most + 1))
+        return turns[:-1], [(turn,) for turn in turns[1:]]
 
-    def take(self, parent: int, count: int, measures: Sequence[Any] | None = None) -> None:
-        first = self._count[parent]
-        self._count[parent] += count
-        self._pass()
-        restart = Restart(tuple(self._count), (self._turn,))
-        self.groups.append(Group([(parent, first, first + count)], None, restart))
+    def take(self, count: int) -> None:
+        passed = count % len(self._left)
+        self._left = self._left[passed:] + self._left[:passed]
 
     def end(self, parent: int) -> None:
-        self._ended[parent] = True
-        self._pass()
-
-    def _pass(self) -> None:
-        parents = len(self._ended)
-        for turn in range(self._turn + 1, self._turn + 1 + parents):
-            if not self._ended[turn % parents]:
-                self._turn = turn % parents
-                return
+        self._left.remove(parent)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from grain_jax._algebra.groupings.base import MANY, Group, Grouper, Grouping, Restart
+from grain_jax._algebra.groupings.base import Grouping, Schedule
 from grain_jax._datasets.iter_dataset import IterDataset
 from grain_jax._values import errors, options
 
@@ -24,13 +24,14 @@ class Repeat(Grouping):
     """
 
     epochs: int | None
+    wanted = 16
 
     def first(self, parents: int) -> tuple[int, ...]:
         """Returns that it has not."""
         return (0,)
 
-    def begin(self, kept: tuple[int, ...], parents: int) -> Grouper:
-        """Returns a grouper in that epoch."""
+    def schedule(self, kept: tuple[int, ...], parents: int) -> Schedule:
+        """Returns the elements from that epoch on."""
         (epoch,) = kept
         return _Repeating(self.epochs, epoch)
 
@@ -41,27 +42,18 @@ class Repeat(Grouping):
         return kept
 
 
-class _Repeating(Grouper):
+class _Repeating(Schedule):
     def __init__(self, epochs: int | None, epoch: int) -> None:
-        super().__init__()
         self._epochs = epochs
         self._epoch = epoch
-        self._taken = 0
         self._is_empty = False  # whether nothing has come since an end that began this epoch
         self._is_over = False
 
-    def wants(self) -> tuple[int, int] | None:
-        return None if self._is_over else (0, MANY)
+    def next(self, most: int) -> tuple[Sequence[int], Sequence[tuple[int, ...]]]:
+        return ((), ()) if self._is_over else ([0] * most, [(self._epoch,)] * most)
 
-    def epoch(self, parent: int) -> int:
-        return self._epoch
-
-    def take(self, parent: int, count: int, measures: Sequence[Any] | None = None) -> None:
+    def take(self, count: int) -> None:
         self._is_empty = False
-        for _ in range(count):
-            first, self._taken = self._taken, self._taken + 1
-            restart = Restart((self._taken,), (self._epoch,))
-            self.groups.append(Group([(parent, first, self._taken)], None, restart))
 
     def end(self, parent: int) -> None:
         last = self._epochs is not None and self._epoch + 1 >= self._epochs
@@ -69,6 +61,9 @@ class _Repeating(Grouper):
             self._is_over = True
         else:
             self._epoch, self._is_empty = self._epoch + 1, True
+
+    def epoch(self, parent: int) -> int:
+        return self._epoch
 
 
 class RepeatIterDataset(IterDataset[T]):

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from grain_jax._algebra.groupings.base import Group, Grouper, Grouping, Restart
+from grain_jax._algebra.groupings.base import MANY, Group, Grouper, Grouping, Restart
 from grain_jax._datasets import merges
 from grain_jax._datasets.iter_dataset import IterDataset
 from grain_jax._datasets.map_dataset import MapDataset
@@ -24,6 +24,7 @@ class Zip(Grouping):
     """
 
     strict: bool
+    wanted = 16
 
     def first(self, parents: int) -> tuple[int, ...]:
         """Returns that there has been none."""
@@ -44,37 +45,35 @@ class _Zipping(Grouper):
         super().__init__()
         self._strict = strict
         self._before = made
-        self._parents = parents
         self._made = 0
-        self._next = 0  # the parent whose turn it is
-        self._given: int | None = None  # the last parent that gave an element of this tuple
-        self._ended: int | None = None  # the last one that did not
+        self._given = [0] * parents
+        self._ended = [False] * parents
 
     def wants(self) -> tuple[int, int] | None:
-        if self._ended is None:
-            return self._next, 1
+        made = self._made
+        over = [number for number, ended in enumerate(self._ended) if ended]
+        short = [number for number in over if self._given[number] == made]
+        if not short:
+            # One that has fewest, so that what it raises comes behind all tuples before.
+            parent = self._given.index(made)
+            return parent, max(self._given) - made or MANY
         if not self._strict:
             return None
-        if self._given is not None:
-            raise self._unlike(self._ended, self._given)
-        return (self._next, 1) if self._next else None
+        if max(self._given) > made:
+            raise self._unlike(short[-1], self._given.index(max(self._given)))
+        waiting = [number for number, ended in enumerate(self._ended) if not ended]
+        return (waiting[0], 1) if waiting else None
 
     def take(self, parent: int, count: int, measures: Sequence[Any] | None = None) -> None:
-        self._given = parent
-        self._pass()
-        if self._next or self._ended is not None:
-            return
-        first, self._made, self._given = self._made, self._made + 1, None
-        members = [(number, first, first + 1) for number in range(self._parents)]
-        delivered = (self._made,) * self._parents
-        self.groups.append(Group(members, None, Restart(delivered, (self._before + self._made,))))
+        self._given[parent] += count
+        for first in range(self._made, min(self._given)):
+            members = [(number, first, first + 1) for number in range(len(self._given))]
+            restart = Restart((first + 1,) * len(self._given), (self._before + first + 1,))
+            self.groups.append(Group(members, None, restart))
+        self._made = min(self._given)
 
     def end(self, parent: int) -> None:
-        self._ended = parent
-        self._pass()
-
-    def _pass(self) -> None:
-        self._next = (self._next + 1) % self._parents
+        self._ended[parent] = True
 
     def _unlike(self, ended: int, given: int) -> errors.InvalidValueError:
         count = self._before + self._made
