@@ -2,6 +2,7 @@
 
 from grain_jax._values.errors import (
     ClosedError,
+    CorruptFileError,
     DriftError,
     GrainError,
     InvalidTypeError,
@@ -19,6 +20,7 @@ from grain_jax._values.errors import (
 
 __all__ = [
     "ClosedError",
+    "CorruptFileError",
     "DriftError",
     "GrainError",
     "InvalidTypeError",

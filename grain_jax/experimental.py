@@ -5,8 +5,12 @@ from typing import TYPE_CHECKING
 from grain_jax import _lazy
 
 if TYPE_CHECKING:
+    from grain_jax._algebra.files.examples import ParseExample as ParseExample
     from grain_jax._algebra.packs import PackAndBatchOperation as PackAndBatchOperation
     from grain_jax._algebra.pieces import batch_and_pad as batch_and_pad
+    from grain_jax._datasets.files import ParquetIterDataset as ParquetIterDataset
+    from grain_jax._datasets.files import TextLinesIterDataset as TextLinesIterDataset
+    from grain_jax._datasets.files import TFRecordIterDataset as TFRecordIterDataset
     from grain_jax._datasets.fluent import apply_transformations as apply_transformations
     from grain_jax._datasets.operators.flat_map import FlatMapIterDataset as FlatMapIterDataset
     from grain_jax._datasets.operators.flat_map import FlatMapMapDataset as FlatMapMapDataset
@@ -59,10 +63,14 @@ else:
             "LimitIterDataset": f"{_OPERATORS}.limit:LimitIterDataset",
             "MapWithIndexTransform": "grain_jax._algebra.transforms:MapWithIndex",
             "PackAndBatchOperation": "grain_jax._algebra.packs:PackAndBatchOperation",
+            "ParquetIterDataset": "grain_jax._datasets.files:ParquetIterDataset",
+            "ParseExample": "grain_jax._algebra.files.examples:ParseExample",
             "RebatchIterDataset": f"{_OPERATORS}.rebatch:RebatchIterDataset",
             "RepeatIterDataset": f"{_OPERATORS}.repeat:RepeatIterDataset",
             "ShapeDtypeStruct": "grain_jax._values.shapes:ShapeDtypeStruct",
             "ShapeDtypeStructProtocol": "grain_jax._values.shapes:ShapeDtypeStructProtocol",
+            "TFRecordIterDataset": "grain_jax._datasets.files:TFRecordIterDataset",
+            "TextLinesIterDataset": "grain_jax._datasets.files:TextLinesIterDataset",
             "WindowShuffleIterDataset": f"{_OPERATORS}.windows:WindowShuffleIterDataset",
             "WindowShuffleMapDataset": f"{_OPERATORS}.windows:WindowShuffleMapDataset",
             "ZipIterDataset": f"{_OPERATORS}.zip:ZipIterDataset",

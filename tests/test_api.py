@@ -19,17 +19,17 @@ PUBLIC = {
     "grain_jax.checkpoint": "CheckpointHandler CheckpointRestore CheckpointSave",
     "grain_jax.constants": "DATASET_INDEX EPOCH INDEX META_FEATURES RECORD RECORD_KEY SEED",
     "grain_jax.errors": """
-        ClosedError DriftError GrainError InvalidTypeError InvalidValueError
+        ClosedError CorruptFileError DriftError GrainError InvalidTypeError InvalidValueError
         MemoryLimitError MissingDependencyError NoElementsError OutOfRangeError StackError
         StateError TooManyErrors TransformError WorkerError""",
     "grain_jax.experimental": """
         BOSHandling BestFitPackIterDataset ConcatThenSplitIterDataset ElasticIterator
         FirstFitPackIterDataset FlatMapIterDataset FlatMapMapDataset FlatMapTransform
-        LimitIterDataset MapWithIndexTransform PackAndBatchOperation RebatchIterDataset
-        RepeatIterDataset ShapeDtypeStruct ShapeDtypeStructProtocol WindowShuffleIterDataset
-        WindowShuffleMapDataset ZipIterDataset ZipMapDataset apply_transformations
-        assert_equal_output_after_checkpoint batch_and_pad device_put get_element_spec
-        get_next_index index_shuffle set_next_index""",
+        LimitIterDataset MapWithIndexTransform PackAndBatchOperation ParquetIterDataset ParseExample
+        RebatchIterDataset RepeatIterDataset ShapeDtypeStruct ShapeDtypeStructProtocol
+        TFRecordIterDataset TextLinesIterDataset WindowShuffleIterDataset WindowShuffleMapDataset
+        ZipIterDataset ZipMapDataset apply_transformations assert_equal_output_after_checkpoint
+        batch_and_pad device_put get_element_spec get_next_index index_shuffle set_next_index""",
     "grain_jax.multiprocessing": "MultiprocessingOptions",
     "grain_jax.python": """
         ArrayRecordDataSource Batch BatchOperation DATASET_INDEX DataLoader DatasetIterator
@@ -54,6 +54,7 @@ PUBLIC = {
 NOT_IN_GRAIN = {
     "grain_jax": {"ErrorPolicy", "errors", "prefetch_to_device"},
     "grain_jax.errors": set(PUBLIC["grain_jax.errors"].split()),
+    "grain_jax.experimental": {"ParseExample", "TextLinesIterDataset"},
     "grain_jax.python": {"FlatMapTransform"},
     "grain_jax.sharding": {"ShardBySharding"},
     "grain_jax.transforms": {"FlatMap"},

@@ -53,10 +53,12 @@ class Source:
         get_many: several records by a list of Python ints; None if the source cannot.
         guard: sees whether reading draws from the process-wide generators.
         refills: sees whether reading writes into records that were read before.
+        order: what of the source itself fixes which records come in which order.
     """
 
     in_memory = False
     has_gaps = False
+    order: Sequence[str] = ()
 
     def __init__(self, given: Any, length: int | None = None) -> None:
         self.given = given

@@ -318,7 +318,8 @@ def stream_of(
     """
     result: IterDataset[Any] = IterDataset(parents)
     result._description = _Description(root, seed=seed, randoms=randoms, numbered=steps)
-    result._text = f"{parents[0]!r}.to_iter_dataset()"
+    if parents:
+        result._text = f"{parents[0]!r}.to_iter_dataset()"
     return result
 
 

@@ -141,7 +141,8 @@ def _merged(what: str, parts: Sequence[_Known]) -> _Known:
 
 def _known(node: nodes.Node) -> _Known:
     if isinstance(node, nodes.SourceNode):
-        return _Known(type(node.source.given).__name__, node.source.length)
+        source = node.source
+        return _Known(type(source.given).__name__, source.length, list(source.order))
     if isinstance(node, nodes.CustomNode):
         return _Known(type(node.dataset).__name__, node.length)
     parts = [_known(parent) for parent in lineage.parents(node)]

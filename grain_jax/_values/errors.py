@@ -2,6 +2,7 @@
 
     GrainError                  everything below
     ├── InvalidValueError       (ValueError)    a value that cannot work
+    │   ├── CorruptFileError (ValueError)   a file of records that is damaged, or has changed
     │   ├── StackError          (ValueError)    elements that make no batch
     │   └── StateError          (ValueError)    a state that does not fit, or is none
     ├── InvalidTypeError        (TypeError)     an object of the wrong kind
@@ -24,6 +25,7 @@ from typing import Any
 
 __all__ = [
     "ClosedError",
+    "CorruptFileError",
     "DriftError",
     "GrainError",
     "InvalidTypeError",
@@ -46,6 +48,10 @@ class GrainError(Exception):
 
 class InvalidValueError(GrainError, ValueError):
     """A value that cannot work, refused where it is given."""
+
+
+class CorruptFileError(InvalidValueError):
+    """A file of records that is cut off or damaged, or that was written to while it was read."""
 
 
 class StackError(InvalidValueError):
