@@ -8,20 +8,15 @@ start by themselves only where several may certainly be inside the source at onc
 
 from __future__ import annotations
 
-import atexit
-import collections
-import contextvars
 import os
-import queue
 import statistics
-import threading
 import time
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from grain_jax._algebra import concurrency
 from grain_jax._algebra.access import READING, Keys, Source, mark_failure
+from grain_jax._algebra.threads import Job, Threads
 from grain_jax._values import progress
 from grain_jax._values.errors import ClosedError
 from grain_jax._values.options import ReadOptions
@@ -45,10 +40,6 @@ _PROBE_RECORDS = 9
 _PROBE_MIN_RECORDS = 2
 _PROBE_TIME = 500e-6
 
-# How long `close()` waits for threads, which a blocked source may hold; and the interpreter's exit.
-_CLOSE_WAIT = 0.5
-_EXIT_WAIT = 2.0
-
 
 class Reader:
     """Reads blocks of records from one source.
@@ -59,16 +50,20 @@ class Reader:
         source: what to read.
         options: `num_threads` threads read, or as many as pay where that is None. Sources in
             memory are read in the calling thread, and those with `__getitems__` in one call.
+        threads: of several readers, which are closed together; None for threads of its own.
     """
 
-    def __init__(self, source: Source, options: ReadOptions) -> None:
+    def __init__(
+        self, source: Source, options: ReadOptions, threads: Threads | None = None
+    ) -> None:
         self._source = source
         self._options = options
+        self._pool = threads or Threads()
         self._closed = False
         self._reset()
 
     def _reset(self) -> None:
-        self._pool: _Pool | None = None
+        self._has_begun = False
         self._process = os.getpid()
         serial = self._source.in_memory or self._source.get_many is not None
         wanted = self._options.num_threads
@@ -76,10 +71,10 @@ class Reader:
         self._tuner = _Tuner() if wanted is None and not serial else None
         self._shared: bool | None = None
 
-    def __getstate__(self) -> tuple[Source, ReadOptions]:
-        return self._source, self._options
+    def __getstate__(self) -> tuple[Source, ReadOptions, Threads]:
+        return self._source, self._options, self._pool
 
-    def __setstate__(self, state: tuple[Source, ReadOptions]) -> None:
+    def __setstate__(self, state: tuple[Source, ReadOptions, Threads]) -> None:
         self.__init__(*state)  # type: ignore[misc]
 
     def read(self, keys: Keys) -> list[Any]:
@@ -107,9 +102,7 @@ class Reader:
     def close(self) -> None:
         """Ends the threads; a `read` that waits for them raises. Safe to call twice."""
         self._closed = True
-        if self._pool is not None and self._process == os.getpid():
-            self._pool.close(_CLOSE_WAIT)
-        self._pool = None
+        self._pool.close()
 
     def _read_tuned(self, keys: list[int], tuner: _Tuner) -> list[Any]:
         records: list[Any] = []
@@ -126,10 +119,10 @@ class Reader:
         if not self._may_share():
             self._tuner = None
             return self._source.read_each(keys, records)
-        before = self._thread_count
+        before = self._pool.size
         start = time.perf_counter()
         records = self._read_in_threads(keys, tuner.threads, records)
-        if self._thread_count == before:  # starting them costs more than they save at first
+        if self._pool.size == before:  # starting them costs more than they save at first
             tuner.check(rest, time.perf_counter() - start)
         return records
 
@@ -139,22 +132,17 @@ class Reader:
             self._shared = concurrency.may_share(self._source.given)
         return self._shared
 
-    @property
-    def _thread_count(self) -> int:
-        return 0 if self._pool is None else self._pool.size
-
     def _read_in_threads(self, keys: list[int], threads: int, records: list[Any]) -> list[Any]:
         """Appends the records that are missing and returns all."""
-        pool = self._pool
-        if pool is None:
+        if not self._has_begun:
             # What a source makes at its first use is made once, and not by several threads.
             records = self._source.read_each(keys[: len(records) + 1], records)
-            pool = self._pool = _Pool()
+            self._has_begun = True
         done = len(records)
         if done == len(keys):
             return records
-        job = _Job(self._source.get, keys[done:])
-        pool.run(job, min(threads, len(keys) - done))
+        job = Job(self._source.get, keys[done:])
+        self._pool.run(job, min(threads, len(keys) - done))
         if job.failures:
             row, error = min(job.failures, key=lambda failure: failure[0])
             mark_failure(error, self._source, row + done, keys)
@@ -232,152 +220,3 @@ def _threads_for(seconds: float, busy: float) -> int:
     while threads < _MAX_THREADS and threads * (busy + _HANDOVER) < seconds:
         threads *= 2
     return threads
-
-
-class _Job:
-    """One block: threads take its keys in order, so that the first to fail is known."""
-
-    def __init__(self, get: Callable[[int], Any], keys: list[int]) -> None:
-        self.records: list[Any] = [None] * len(keys)
-        self.failures: list[tuple[int, BaseException]] = []
-        self.abandoned = False
-        self.done = threading.Event()
-        self._get = get
-        self._todo = collections.deque(enumerate(keys))
-        self._lock = threading.Lock()
-        self._working = 0
-        # The threads see the context variables of who asks, NumPy's error handling among them.
-        self.context = contextvars.copy_context()
-
-    def start(self, threads: int) -> None:
-        """Says how many threads will work on it."""
-        self._working = threads
-        if not threads:
-            self.done.set()
-
-    def work(self) -> None:
-        """Takes keys until there are none."""
-        get, records, todo = self._get, self.records, self._todo
-        while True:
-            try:
-                row, key = todo.popleft()
-            except IndexError:
-                break
-            try:
-                records[row] = get(key)
-            except BaseException as error:  # it is raised in the thread that asked
-                self.failures.append((row, error))
-                todo.clear()
-        with self._lock:
-            self._working -= 1
-            last = self._working == 0
-        if last:
-            self.done.set()
-
-    def abandon(self) -> None:
-        """Lets the waiting thread go, whatever the others are at."""
-        self._todo.clear()
-        self.abandoned = True
-        self.done.set()
-
-
-class _Pool:
-    """Threads that work on jobs; they know the queue only, so a forgotten pool ends them."""
-
-    def __init__(self) -> None:
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._threads: list[threading.Thread] = []
-        self._running: set[_Job] = set()
-        self._lock = threading.Lock()
-        self._closed = False
-        self._finalizer = weakref.finalize(self, _stop, self._jobs, self._threads)
-        self._finalizer.atexit = False
-        with _pools_lock:
-            _pools.add(self)
-
-    @property
-    def size(self) -> int:
-        """How many threads there are."""
-        return len(self._threads)
-
-    def run(self, job: _Job, threads: int) -> None:
-        """Does the job with so many threads and waits for it."""
-        with self._lock:
-            if self._closed:
-                raise ClosedError("a reader was closed while it was reading.")
-            while len(self._threads) < threads:
-                self._start_thread()
-            self._running.add(job)
-            job.start(threads)
-        try:
-            for _ in range(threads):
-                self._jobs.put(job)
-            job.done.wait()
-        except BaseException:
-            job.abandon()  # Ctrl-C, say
-            raise
-        finally:
-            with self._lock:
-                self._running.discard(job)
-        if job.abandoned:
-            raise ClosedError("a reader was closed while it was reading.")
-
-    def _start_thread(self) -> None:
-        number = len(self._threads)
-        # Daemons, since a source that blocks for ever must not keep the interpreter from ending.
-        thread = threading.Thread(
-            target=_serve, args=(self._jobs,), name=f"grain_jax read {number}", daemon=True
-        )
-        thread.start()
-        self._threads.append(thread)
-
-    def close(self, wait: float) -> None:
-        """Ends the threads, waiting so long for those inside the source."""
-        with self._lock:
-            self._closed = True
-            running = list(self._running)
-        for job in running:
-            job.abandon()
-        self._finalizer()
-        end = time.monotonic() + wait
-        for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join(max(0.0, end - time.monotonic()))
-
-
-def _serve(jobs: queue.SimpleQueue[_Job | None]) -> None:
-    while True:
-        job = jobs.get()
-        if job is None:
-            return
-        job.context.copy().run(job.work)
-        del job  # its records are not this thread's to keep
-
-
-def _stop(jobs: queue.SimpleQueue[_Job | None], threads: list[threading.Thread]) -> None:
-    for _ in threads:
-        jobs.put(None)
-
-
-_pools: weakref.WeakSet[_Pool] = weakref.WeakSet()
-_pools_lock = threading.Lock()
-
-
-@atexit.register
-def _close_pools() -> None:
-    """A thread that comes back from C++ code while the interpreter goes would abort the process."""
-    with _pools_lock:
-        pools = list(_pools)
-    end = time.monotonic() + _EXIT_WAIT
-    for pool in pools:
-        pool.close(max(0.0, end - time.monotonic()))
-
-
-def _forget_pools() -> None:
-    """The threads of a fork's parent are not here to be waited for."""
-    global _pools, _pools_lock
-    _pools, _pools_lock = weakref.WeakSet(), threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_pools)

@@ -14,6 +14,7 @@ from grain_jax._algebra import stacking, steps
 from grain_jax._algebra.blocks import Block
 from grain_jax._algebra.groupings.base import EPOCH, Grouping
 from grain_jax._algebra.measures import MeasureStep
+from grain_jax._algebra.threads import Threads
 from grain_jax._datasets.schedule import Span
 from grain_jax._datasets.shards import Shards
 from grain_jax._datasets.stages import HERE, Stage, cut
@@ -22,7 +23,13 @@ __all__ = ["Branch", "Grouped", "Plan", "Root", "Upstream", "has_positions"]
 
 
 class Root(Protocol):
-    """Where the elements of a stream come from."""
+    """Where the elements of a stream come from.
+
+    Attributes:
+      threads: that read; a program gives the same ones to all of its roots.
+    """
+
+    threads: Threads
 
     @property
     def length(self) -> int | None:

@@ -85,6 +85,8 @@ class Program:
 
     def __init__(self, plan: Plan, stages: Sequence[Stage]) -> None:
         self._roots = [root for root in plan.leaves() if has_positions(root)]
+        for root in self._roots[1:]:
+            root.threads = self._roots[0].threads  # one set for all that a process reads
         self._stages = list(stages)
         self._skips = plan.skips
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from grain_jax._algebra import access, index_maps, reading, seeded, stacking
+from grain_jax._algebra import access, index_maps, reading, seeded, stacking, threads
 from grain_jax._algebra.blocks import Block
 from grain_jax._datasets import lineage, nodes
 from grain_jax._datasets.schedule import Span
@@ -16,6 +16,9 @@ __all__ = ["NodeRoot"]
 
 class NodeRoot:
     """The elements of a random-access node, in order.
+
+    Attributes:
+      threads: that read; those of another root may be put here, with which it is closed.
 
     Args:
       node: what is read.
@@ -41,6 +44,7 @@ class NodeRoot:
         self._options = read_options or options.ReadOptions()
         self._allow_nones = allow_nones
         self._readers: dict[int, reading.Reader] = {}
+        self.threads = threads.Threads()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_readers": {}}
@@ -170,7 +174,7 @@ class NodeRoot:
         """Returns what reads blocks of a source."""
         reader = self._readers.get(id(source))
         if reader is None:
-            reader = self._readers[id(source)] = reading.Reader(source, self._options)
+            reader = self._readers[id(source)] = reading.Reader(source, self._options, self.threads)
         return reader
 
     def key(self, payload: Any, position: int) -> int | None:
