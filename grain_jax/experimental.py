@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     )
     from grain_jax._datasets.operators.rebatch import RebatchIterDataset as RebatchIterDataset
     from grain_jax._datasets.operators.repeat import RepeatIterDataset as RepeatIterDataset
+    from grain_jax._datasets.operators.settings import (
+        WithOptionsIterDataset as WithOptionsIterDataset,
+    )
     from grain_jax._datasets.operators.splitting import BOSHandling as BOSHandling
     from grain_jax._datasets.operators.splitting import (
         ConcatThenSplitIterDataset as ConcatThenSplitIterDataset,
@@ -43,6 +46,8 @@ if TYPE_CHECKING:
         assert_equal_output_after_checkpoint as assert_equal_output_after_checkpoint,
     )
     from grain_jax._product.transfer import device_put as device_put
+    from grain_jax._values.dataset_options import DatasetOptions as DatasetOptions
+    from grain_jax._values.dataset_options import ExecutionTrackingMode as ExecutionTrackingMode
     from grain_jax._values.permutation import index_shuffle as index_shuffle
     from grain_jax._values.shapes import ShapeDtypeStruct as ShapeDtypeStruct
     from grain_jax._values.shapes import ShapeDtypeStructProtocol as ShapeDtypeStructProtocol
@@ -55,7 +60,9 @@ else:
             "BOSHandling": f"{_OPERATORS}.splitting:BOSHandling",
             "BestFitPackIterDataset": f"{_OPERATORS}.packing:BestFitPackIterDataset",
             "ConcatThenSplitIterDataset": f"{_OPERATORS}.splitting:ConcatThenSplitIterDataset",
+            "DatasetOptions": "grain_jax._values.dataset_options:DatasetOptions",
             "ElasticIterator": "grain_jax._product.elastic:ElasticIterator",
+            "ExecutionTrackingMode": "grain_jax._values.dataset_options:ExecutionTrackingMode",
             "FirstFitPackIterDataset": f"{_OPERATORS}.packing:FirstFitPackIterDataset",
             "FlatMapIterDataset": f"{_OPERATORS}.flat_map:FlatMapIterDataset",
             "FlatMapMapDataset": f"{_OPERATORS}.flat_map:FlatMapMapDataset",
@@ -73,6 +80,7 @@ else:
             "TextLinesIterDataset": "grain_jax._datasets.files:TextLinesIterDataset",
             "WindowShuffleIterDataset": f"{_OPERATORS}.windows:WindowShuffleIterDataset",
             "WindowShuffleMapDataset": f"{_OPERATORS}.windows:WindowShuffleMapDataset",
+            "WithOptionsIterDataset": f"{_OPERATORS}.settings:WithOptionsIterDataset",
             "ZipIterDataset": f"{_OPERATORS}.zip:ZipIterDataset",
             "ZipMapDataset": f"{_OPERATORS}.zip:ZipMapDataset",
             "apply_transformations": "grain_jax._datasets.fluent:apply_transformations",

@@ -23,13 +23,15 @@ PUBLIC = {
         MemoryLimitError MissingDependencyError NoElementsError OutOfRangeError StackError
         StateError TooManyErrors TransformError WorkerError""",
     "grain_jax.experimental": """
-        BOSHandling BestFitPackIterDataset ConcatThenSplitIterDataset ElasticIterator
-        FirstFitPackIterDataset FlatMapIterDataset FlatMapMapDataset FlatMapTransform
-        LimitIterDataset MapWithIndexTransform PackAndBatchOperation ParquetIterDataset ParseExample
-        RebatchIterDataset RepeatIterDataset ShapeDtypeStruct ShapeDtypeStructProtocol
-        TFRecordIterDataset TextLinesIterDataset WindowShuffleIterDataset WindowShuffleMapDataset
-        ZipIterDataset ZipMapDataset apply_transformations assert_equal_output_after_checkpoint
-        batch_and_pad device_put get_element_spec get_next_index index_shuffle set_next_index""",
+        BOSHandling BestFitPackIterDataset ConcatThenSplitIterDataset DatasetOptions
+        ElasticIterator ExecutionTrackingMode FirstFitPackIterDataset FlatMapIterDataset
+        FlatMapMapDataset FlatMapTransform LimitIterDataset MapWithIndexTransform
+        PackAndBatchOperation ParquetIterDataset ParseExample RebatchIterDataset
+        RepeatIterDataset ShapeDtypeStruct ShapeDtypeStructProtocol TFRecordIterDataset
+        TextLinesIterDataset WindowShuffleIterDataset WindowShuffleMapDataset
+        WithOptionsIterDataset ZipIterDataset ZipMapDataset apply_transformations
+        assert_equal_output_after_checkpoint batch_and_pad device_put get_element_spec
+        get_next_index index_shuffle set_next_index""",
     "grain_jax.multiprocessing": "MultiprocessingOptions",
     "grain_jax.python": """
         ArrayRecordDataSource Batch BatchOperation DATASET_INDEX DataLoader DatasetIterator

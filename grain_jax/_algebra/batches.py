@@ -64,4 +64,5 @@ class BatchStep:
             None,
             block.ordinal // self.size,
             block.describe,
+            sieved=block.sieved,
         )

@@ -4,11 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["Block", "Rest", "joined", "one_by_one"]
+__all__ = ["Block", "Rest", "Sieved", "joined", "one_by_one"]
+
+
+class Sieved(NamedTuple):
+    """What a filter has left of some elements.
+
+    Attributes:
+      title: of the filter; empty for what leaves records absent as they are read.
+      seen: how many elements it saw.
+      units: for each of them the entry of the request that it answers; None where they are all.
+      kept: which of them it kept; None for all.
+    """
+
+    title: str
+    seen: int
+    units: list[int] | None
+    kept: list[int] | None
 
 
 @dataclasses.dataclass(slots=True)
@@ -26,6 +42,8 @@ class Block:
       describe: says in words which record stands at a position, for errors.
       layout: what the step that makes an element of all of them needs besides.
       measures: columns of what groupings have to know of the elements.
+      sieved: where filters note what they have left; shared with all blocks that are made of this
+        one. None where nobody asks.
     """
 
     data: list[Any]
@@ -37,6 +55,7 @@ class Block:
     describe: Callable[[int], str] | None = None
     layout: Any = None
     measures: list[list[Any]] | None = None
+    sieved: list[Sieved] | None = None
 
     def __len__(self) -> int:
         return len(self.data)
@@ -70,6 +89,7 @@ class Block:
             self.describe,
             self.layout,
             self.measures and [[column[i] for i in keep] for column in self.measures],
+            self.sieved,
         )
 
     def part(self, begin: int, end: int) -> Block:
@@ -84,6 +104,7 @@ class Block:
             self.describe,
             self.layout,
             self.measures and [column[begin:end] for column in self.measures],
+            self.sieved,
         )
 
     def move(self, begin: int, end: int) -> Block:
@@ -131,6 +152,7 @@ def joined(blocks: Sequence[Block]) -> Block:
         first.describe,
         None,
         measures,
+        first.sieved,
     )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any, Literal, NoReturn, Protocol
 
 from grain_jax._algebra import held
-from grain_jax._algebra.blocks import Block
+from grain_jax._algebra.blocks import Block, Sieved
 from grain_jax._values import errors, faults, progress
 from grain_jax._values.trees import IMMUTABLE_TYPES
 
@@ -67,6 +67,10 @@ class ElementStep(Protocol):
     def title(self) -> str:
         """What error messages call the step."""
 
+    @property
+    def counts(self) -> Counts:
+        """How many outputs there are."""
+
     def begin(self) -> Made:
         """Returns room for the outputs."""
 
@@ -91,6 +95,7 @@ class Failures:
       skipped: elements that are left out.
       stop: the first element that is not done; None while there is none.
       error: what it raised.
+      sieved: where filters note what they have left; None where nobody asks.
     """
 
     def __init__(
@@ -101,6 +106,7 @@ class Failures:
         self._skipped: dict[int, Skip] = {}
         self.stop: int | None = None
         self.error: BaseException | None = None
+        self.sieved: list[Sieved] | None = None
 
     @property
     def skipped(self) -> list[tuple[int, Skip]]:
@@ -174,10 +180,21 @@ def run(step: ElementStep, block: Block, failures: Failures | None = None) -> Bl
                 continue
             failed += rows
         break
+    if step.counts == "fewer" and block.sieved is not None:
+        _note(step.title, block, made, failed)
     if not failed:
         return step.finish(block, made)
     assert failures is not None
     return _without(step.finish(_picked(block, made, failed), made), failures)
+
+
+def _note(title: str, block: Block, made: Made, failed: list[int]) -> None:
+    """Notes which elements a filter has kept; those that failed it has not dropped."""
+    assert block.sieved is not None
+    kept = made.rows
+    if kept is not None:
+        kept = None if len(kept) + len(failed) == len(block) else sorted([*kept, *failed])
+    block.sieved.append(Sieved(title, len(block), block.rows, kept))
 
 
 def settle(out: list[Any], title: str, plain: type | None) -> type | None:

@@ -7,6 +7,7 @@ place up to which worker processes run them.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -19,7 +20,7 @@ from grain_jax._algebra.groups import GroupStep
 from grain_jax._algebra.index_maps import ENDLESS
 from grain_jax._datasets import iterators, merges, methods, shards
 from grain_jax._datasets.plan import Grouped, Plan, Root, Upstream
-from grain_jax._values import errors, options
+from grain_jax._values import dataset_options, errors, options
 
 __all__ = ["IterDataset", "plan_of", "stream_of"]
 
@@ -42,6 +43,7 @@ class _Description:
       setup: how they do it.
       below: how workers run the streams that the root is made of.
       shards: how the records of all of the pipeline are dealt out over processes.
+      options: what holds for all transformations.
     """
 
     root: Root | Upstream | Grouped
@@ -53,6 +55,9 @@ class _Description:
     setup: iterators.Setup = dataclasses.field(default_factory=iterators.Setup)
     below: tuple[iterators.Setup, ...] = ()
     shards: shards.Shards | None = None
+    options: dataset_options.DatasetOptions = dataclasses.field(
+        default_factory=dataset_options.DatasetOptions
+    )
 
     @property
     def setups(self) -> tuple[iterators.Setup, ...]:
@@ -152,6 +157,9 @@ class IterDataset(methods.StreamMethods, Generic[T]):
             numbered=numbered + 1,
             below=tuple(setup for about in abouts for setup in about.setups),
             shards=shards.alike([about.shards for about in abouts], text),
+            options=functools.reduce(
+                dataset_options.DatasetOptions.merge, (about.options for about in abouts)
+            ),
         )
         self._text = f"{parents[0]!r}.{text}" if len(parents) == 1 else f"{text}({parents!r})"
 
@@ -327,7 +335,15 @@ def plan_of(dataset: IterDataset[Any]) -> Plan:
     """Returns the pipeline of a dataset as data."""
     about = dataset._description
     skips = (_together(about.setups) or about.setup).options.skips
-    return Plan(about.root, list(about.steps), about.remote, about.seed or 0, skips, about.shards)
+    return Plan(
+        about.root,
+        list(about.steps),
+        about.remote,
+        about.seed or 0,
+        skips,
+        about.shards,
+        about.options,
+    )
 
 
 def _together(setups: Sequence[iterators.Setup]) -> iterators.Setup | None:

@@ -18,6 +18,7 @@ from grain_jax._algebra.threads import Threads
 from grain_jax._datasets.schedule import Span
 from grain_jax._datasets.shards import Shards
 from grain_jax._datasets.stages import HERE, Stage, cut
+from grain_jax._values import dataset_options
 
 __all__ = ["Branch", "Grouped", "Plan", "Root", "Upstream", "has_positions"]
 
@@ -232,6 +233,7 @@ class Plan:
       seed: for the process-wide generators.
       skips: exceptions that leave a record out; none means that all are raised.
       shards: over which shards the whole tree is dealt out, if its description says so.
+      options: what holds for all transformations, also of the plans that it is made of.
     """
 
     root: Root | Upstream | Grouped
@@ -240,6 +242,9 @@ class Plan:
     seed: int = 0
     skips: tuple[type[Exception], ...] = ()
     shards: Shards | None = None
+    options: dataset_options.DatasetOptions = dataclasses.field(
+        default_factory=dataset_options.DatasetOptions
+    )
 
     def stages(self, *, gaps: bool = False) -> list[Stage]:
         """Returns the stages, for a stream whose records are all there or for one with gaps."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from grain_jax._algebra import access, stacking
-from grain_jax._algebra.blocks import Block
+from grain_jax._algebra.blocks import Block, Sieved
 from grain_jax._algebra.running import Failures, Skip
 from grain_jax._datasets.plan import Plan, has_positions
 from grain_jax._datasets.stages import Stage
@@ -44,6 +44,7 @@ class Outcome:
       positions: for each output the position of its last record; empty where `units` is None.
       outputs: for each output its flat-map number; None while all are 0.
       skipped: records that were left out, with the unit they were, in order.
+      sieved: what each filter has left; None where nobody asks.
       error: what the unit after those that are done has raised.
       rngs: for each output the generator that a sampler gave, with what was drawn from it; None if
         it gave none.
@@ -59,6 +60,7 @@ class Outcome:
     rngs: list[Any] | None = None
     measures: list[list[Any]] | None = None
     skipped: list[tuple[int, Skip]] = dataclasses.field(default_factory=list)
+    sieved: list[Sieved] | None = None
     error: Any = None
 
 
@@ -151,6 +153,8 @@ class Program:
         is_read = not isinstance(payload, Gathered)
         skips = self._skips if is_read or stage.may_skip else ()
         failures = Failures(_at_once(allocate), skips)
+        if stage.watched:
+            failures.sieved = []
         if isinstance(payload, Gathered):
             done, block = self._run_gathered(stage, payload, inputs, allocate, failures)
         else:
@@ -168,6 +172,7 @@ class Program:
             outcome.units, outcome.outputs = block.rows, block.outputs
             outcome.positions = [int(position) for position in block.positions]
         outcome.rngs, outcome.measures = block.rngs, block.measures
+        outcome.sieved = failures.sieved
         return block.data, outcome
 
     def before(
@@ -240,7 +245,7 @@ class Program:
         """Runs a later stage on the elements of batches, or on single elements."""
         block = Block(inputs, payload.positions, payload.outputs, payload.rngs)
         block.ordinal = payload.ordinal
-        block.describe = stage.origin.describe
+        block.describe, block.sieved = stage.origin.describe, failures.sieved
         if payload.sizes is None:
             done = len(block)
             block = stage.run(block, allocate, stage.seed, failures)
@@ -269,6 +274,8 @@ class Program:
         Raises:
           BaseException: what the first unit raised.
         """
+        if isinstance(ready, Read):
+            _sift(stage, ready.block, payload.count, failures)
         if isinstance(ready, Read) and not stage.batches:
             done, block = ready.units, stage.run(ready.block, allocate, stage.seed, failures)
         else:
@@ -305,7 +312,7 @@ class Program:
         def run(part: Any) -> Block | None:
             if together is not None and asked == 1:
                 raise together
-            return self._run_part(stage, part, allocate)
+            return self._run_part(stage, part, allocate, failures)
 
         try:
             block = each(of_payload(payload, stage.unit), run, failures)
@@ -335,7 +342,11 @@ class Program:
         return Read(units, block, waited)
 
     def _run_part(
-        self, stage: Stage, payload: Any, allocate: stacking.Allocate | None
+        self,
+        stage: Stage,
+        payload: Any,
+        allocate: stacking.Allocate | None,
+        failures: Failures,
     ) -> Block | None:
         """Reads a unit and runs it; None if its record is absent. Lets the source stack."""
         if stage.stacks_records and stage.origin.stacks:
@@ -346,7 +357,15 @@ class Program:
                 batch, where = found
                 return stage.run_stacked(batch, where, stage.seed)
         block = self._read(stage, payload).block
+        _sift(stage, block, payload.count, failures)
         return stage.run(block, allocate, stage.seed) if len(block) else None
+
+
+def _sift(stage: Stage, block: Block, count: int, failures: Failures) -> None:
+    """Notes how many of the records are there, and has the filters note what they leave."""
+    block.sieved = failures.sieved
+    if block.sieved is not None and stage.origin.has_gaps:
+        block.sieved.append(Sieved("", count, None, block.rows))
 
 
 def _at_once(allocate: stacking.Allocate | None) -> tuple[type[BaseException], ...]:

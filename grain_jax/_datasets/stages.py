@@ -46,6 +46,7 @@ class Stage:
       origin: where the elements of the whole pipeline come from.
       seed: for the process-wide generators.
       measures: what groupings behind it have to know of its outputs.
+      watched: whether somebody asks how many elements its filters leave.
       rest: what becomes of a batch of batches that its records do not fill: "pad" and "drop" give a
         `Rest`; with None they are stacked as they are, which fails if the inner batches differ.
     """
@@ -62,7 +63,14 @@ class Stage:
     origin: Any = None
     seed: int = 0
     measures: tuple[MeasureStep, ...] = ()
+    watched: bool = False
     rest: str | None = None
+
+    @property
+    def may_drop(self) -> bool:
+        """Whether it has a filter, or reads records that may be absent."""
+        has_gaps = self.group is None and getattr(self.origin, "has_gaps", False)
+        return has_gaps or any(step.counts == "fewer" for step in self.steps)
 
     @property
     def seeded(self) -> bool:

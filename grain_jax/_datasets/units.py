@@ -22,13 +22,17 @@ def each(
 ) -> Block:
     """Returns what `run` makes of units, each by itself, up to one that stops; rows are units."""
     results: list[Block] = []
+    sieved = [] if failures.sieved is None else failures.sieved
     for unit, part in units:
+        before = len(sieved)
         try:
             result = run(part)
         except BaseException as error:
+            del sieved[before:]
             if not failures.add(unit, error):
                 break
             continue
+        sieved[before:] = [one._replace(units=[unit] * one.seen) for one in sieved[before:]]
         if result is not None:
             result.rows = [unit] * len(result)
             results.append(result)

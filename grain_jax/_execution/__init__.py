@@ -15,7 +15,8 @@ A plan comes in, and elements go out, each with the cursor behind it:
     grouped.py     tasks of groups, and of single elements behind others
     inline.py, reads.py   the executor in this process, and its reading thread
     workers.py, engine/   the executor in worker processes
-    silence.py, skips.py  records that give nothing, and those that an error policy left out
+    silence.py, sieves.py, skips.py   records that give nothing, what filters drop, and records that
+                   an error policy left out
 
 State and identity:
 

@@ -20,7 +20,9 @@ from grain_jax._execution.leaves import Own, Records
 from grain_jax._execution.merging import Merged
 from grain_jax._execution.parents import Parents, Part, Place
 from grain_jax._execution.runs import Cursor, Feed, Stream
+from grain_jax._execution.sieves import Sieves
 from grain_jax._execution.tasks import Tasks
+from grain_jax._values.dataset_options import DatasetOptions
 
 __all__ = ["Builder"]
 
@@ -61,6 +63,7 @@ class Builder:
         # Streams refer to the builder, which begins some of them anew.
         self.gatherings: weakref.WeakKeyDictionary[Parents, str] = weakref.WeakKeyDictionary()
         self.overdue: Callable[[int], Callable[[int, int, Skip], None] | None] = lambda begin: None
+        self.options = DatasetOptions()
 
     def whole(self, cursor: Cursor) -> Stream:
         """Puts the lanes or joined shards side by side, and the other stages behind them."""
@@ -130,6 +133,7 @@ class Builder:
         wanted = root.grouping.wanted if isinstance(root, Grouped) else 1
         builder = Builder(branch, layout, 0, self._here, self._away, self._beside, wanted)
         builder.overdue, builder.gatherings = self.overdue, self.gatherings
+        builder.options = self.options
         stream: Stream = builder.whole(cursor)
         several = len(self._branch.parents)
         return stream if several == 1 else Part(stream, number, several)
@@ -179,6 +183,9 @@ class Builder:
         depth = max(1, executor.capacity // beside)
         tasks = Tasks(executor, stage.number, feed, since, depth, parents)
         tasks.silence = silence.of(self._branch.plan, self._until(stage))
+        if stage.watched:
+            root = self._branch.plan.root
+            tasks.sieves = Sieves(self.options, lambda: " and ".join(getattr(root, "drops", ())))
         return tasks
 
     def _until(self, stage: Stage) -> list[Stage]:

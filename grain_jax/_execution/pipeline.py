@@ -14,7 +14,16 @@ from grain_jax._datasets import iterators
 from grain_jax._datasets.plan import Branch, Plan, Upstream, has_positions
 from grain_jax._datasets.program import GapError, Program
 from grain_jax._datasets.stages import Stage
-from grain_jax._execution import building, forms, generators, inline, skips, snapshots, workers
+from grain_jax._execution import (
+    building,
+    forms,
+    generators,
+    inline,
+    sieves,
+    skips,
+    snapshots,
+    workers,
+)
 from grain_jax._execution.layout import Layout, Position
 from grain_jax._execution.parents import Parents
 from grain_jax._execution.runs import END, Cursor, Run, Stream, read
@@ -51,6 +60,7 @@ class Pipeline:
         self._all = [stage for branch in branches for stage in branch.stages]
         for number, stage in enumerate(self._all):
             stage.number = number
+            stage.watched = stage.may_drop and sieves.watches(plan.options)
         self._program = Program(frozen, self._all)
         self._executors: tuple[inline.Executor, inline.Executor] | None = None
         self._stream: Stream | None = None
@@ -393,6 +403,7 @@ class Pipeline:
         )
         this = weakref.WeakMethod(self._overdue)  # the streams refer to the builder
         builder.overdue = lambda begin: this()(begin)  # type: ignore[misc]
+        builder.options = self.plan.options
         self._gatherings = builder.gatherings
         return builder.whole(self.cursor(position))
 

@@ -12,6 +12,7 @@ from grain_jax._algebra.running import Skip
 from grain_jax._datasets.program import Outcome
 from grain_jax._execution.inline import Bundle, Executor
 from grain_jax._execution.runs import END, PENDING, Feed, Held, Places, Run, Stream, Task, read
+from grain_jax._execution.sieves import Sieves
 from grain_jax._execution.silence import Silence
 from grain_jax._values import errors
 from grain_jax._values.faults import call_detached
@@ -38,6 +39,7 @@ class Tasks:
         how many this stream has left out, the records before the next, and the last. What it raises
         comes in its turn. None where nobody asks.
       silence: counts the records that give no output.
+      sieves: counts what filters drop; None where nobody asks.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class Tasks:
         self._parents = parents
         self.overdue: Callable[[int, int, Skip], None] | None = None
         self.silence = Silence()
+        self.sieves: Sieves | None = None
         self._skipped = 0
         self._window: deque[tuple[Any, int]] = deque()
         self._ready: Run | None = None
@@ -141,7 +144,7 @@ class Tasks:
     def _unpack(self, task: Any, bundle: Bundle, frames: object) -> None:
         outcome: Outcome = bundle.info
         self._feed.learn(outcome)
-        outcome = self._heard(task, outcome)
+        outcome = self._sieved(self._heard(task, outcome))
         places = Places(task, outcome)
         skip, self._skip = self._skip, 0
         begin, end = skip, outcome.done
@@ -164,6 +167,13 @@ class Tasks:
             self._window.appendleft((rest, self._put(rest)))
         task.release()  # its outputs may be kept for long
 
+    def _sieved(self, outcome: Outcome) -> Outcome:
+        """Counts what filters drop; returns what counts of the outcome, if that was too much."""
+        if self.sieves is None or not outcome.sieved:
+            return outcome
+        found = self.sieves.add(outcome.sieved, outcome.done)
+        return outcome if found is None else _cut(outcome, *found)
+
     def _heard(self, task: Task, outcome: Outcome) -> Outcome:
         """Counts what gave nothing; returns what counts of the outcome, if that was too much."""
         if outcome.units is None:
@@ -175,13 +185,7 @@ class Tasks:
         if found is None:
             return outcome
         last, error = found
-        return dataclasses.replace(
-            outcome,
-            done=last + 1,
-            units=[unit for unit in outcome.units if unit <= last],
-            skipped=[pair for pair in outcome.skipped if pair[0] <= last],
-            error=error,
-        )
+        return _cut(outcome, last + 1, error)
 
     def _hand_on_skips(
         self, task: Task, outcome: Outcome, places: Places, begin: int, end: int
@@ -208,6 +212,17 @@ class Tasks:
             for run, (unit, last) in enumerate(events, len(waiting) + 1):
                 if run % _LONG_RUN == 0 or (silent and run == len(self.left_over)):
                     self.overdue(self._skipped + run, read(task.before(unit + 1)), last)
+
+
+def _cut(outcome: Outcome, done: int, error: Exception) -> Outcome:
+    """Returns an outcome with an error in place of the units from `done` on."""
+    return dataclasses.replace(
+        outcome,
+        done=done,
+        units=outcome.units and [unit for unit in outcome.units if unit < done],
+        skipped=[pair for pair in outcome.skipped if pair[0] < done],
+        error=error,
+    )
 
 
 def _asked(feed: Feed, block: bool) -> Any:
