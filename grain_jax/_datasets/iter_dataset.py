@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -18,7 +18,7 @@ from grain_jax._algebra.groupings import mix as mixes
 from grain_jax._algebra.groupings.base import Grouping
 from grain_jax._algebra.groups import GroupStep
 from grain_jax._algebra.index_maps import ENDLESS
-from grain_jax._datasets import iterators, merges, methods, shards
+from grain_jax._datasets import iterables, iterators, merges, methods, shards
 from grain_jax._datasets.plan import Grouped, Plan, Root, Upstream
 from grain_jax._values import dataset_options, errors, options
 
@@ -162,6 +162,37 @@ class IterDataset(methods.StreamMethods, Generic[T]):
             ),
         )
         self._text = f"{parents[0]!r}.{text}" if len(parents) == 1 else f"{text}({parents!r})"
+
+    @staticmethod
+    def from_iterable(
+        factory: Callable[[], Iterable[Any]] | Iterable[Any],
+    ) -> IterDataset[Any]:
+        """Returns the stream of what an iterable of your own yields: a generator, a streaming set.
+
+        It is gone through in this process, in a thread of its own where worker processes do what
+        follows, so that its elements have to pickle there. Its position is part of a state if it,
+        or its iterator, has `state_dict` and `load_state_dict` or `get_state` and `set_state`, of
+        JSON values. Any other one is gone through again from its start as a state is restored, and
+        a warning says how many elements that are.
+
+        Args:
+          factory: returns the iterable, a new one for each iteration; or an iterable that can be
+            gone through again and again, such as a data set of Hugging Face's in streaming form.
+
+        Raises:
+          InvalidTypeError: for what can be gone through only once, such as a generator.
+
+        Example:
+          >>> import grain_jax as grain
+          >>> def count():
+          ...     yield from range(5)
+          >>> list(grain.IterDataset.from_iterable(count).map(lambda x: 10 * x))
+          [0, 10, 20, 30, 40]
+        """
+        made = iterables.Made(factory)
+        result: IterDataset[Any] = IterDataset()
+        result._description, result._text = _Description(Upstream(made, rereads=True)), made.title
+        return result
 
     @staticmethod
     def mix(

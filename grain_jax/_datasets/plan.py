@@ -15,12 +15,13 @@ from grain_jax._algebra.blocks import Block
 from grain_jax._algebra.groupings.base import EPOCH, Grouping
 from grain_jax._algebra.measures import MeasureStep
 from grain_jax._algebra.threads import Threads
+from grain_jax._datasets import iterables
 from grain_jax._datasets.schedule import Span
 from grain_jax._datasets.shards import Shards
 from grain_jax._datasets.stages import HERE, Stage, cut
 from grain_jax._values import dataset_options
 
-__all__ = ["Branch", "Grouped", "Plan", "Root", "Upstream", "has_positions"]
+__all__ = ["Branch", "Grouped", "Plan", "Root", "Upstream", "has_positions", "sent"]
 
 
 class Root(Protocol):
@@ -115,13 +116,34 @@ class Root(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Upstream:
-    """A root without positions: an iterable of the user's, whose iterators keep their own state."""
+    """A root without positions: an iterable of the user's, whose iterators keep their own state.
+
+    Attributes:
+      dataset: the iterable.
+      rereads: whether one that keeps none is read again from its start to come to a position.
+    """
 
     dataset: Any
+    rereads: bool = False
+
+    @property
+    def title(self) -> str:
+        """What messages call it."""
+        return iterables.title_of(self.dataset)
 
     def describe(self, position: int) -> str:
         """Says in words which element stands at a position."""
         return f"position {position}"
+
+
+def sent(root: Root | Upstream | Grouped) -> Any:
+    """Returns what a worker has to know of a root: all but the iterables of the user's."""
+    if isinstance(root, Grouped):
+        parents = tuple(
+            dataclasses.replace(plan, root=sent(plan.root), steps=[]) for plan in root.parents
+        )
+        return dataclasses.replace(root, parents=parents)
+    return dataclasses.replace(root, dataset=None) if isinstance(root, Upstream) else root
 
 
 @dataclasses.dataclass(frozen=True)

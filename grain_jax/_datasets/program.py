@@ -10,7 +10,7 @@ from typing import Any
 from grain_jax._algebra import access, stacking
 from grain_jax._algebra.blocks import Block, Sieved
 from grain_jax._algebra.running import Failures, Skip
-from grain_jax._datasets.plan import Plan, has_positions
+from grain_jax._datasets.plan import Plan, has_positions, sent
 from grain_jax._datasets.stages import Stage
 from grain_jax._datasets.units import before_gap, each, of_block, of_groups, of_payload
 from grain_jax._values import faults, progress
@@ -86,11 +86,20 @@ class Program:
     """
 
     def __init__(self, plan: Plan, stages: Sequence[Stage]) -> None:
-        self._roots = [root for root in plan.leaves() if has_positions(root)]
+        leaves = plan.leaves()
+        self._roots = [root for root in leaves if has_positions(root)]
         for root in self._roots[1:]:
             root.threads = self._roots[0].threads  # one set for all that a process reads
         self._stages = list(stages)
         self._skips = plan.skips
+        self._stays = len(self._roots) < len(leaves)
+
+    def __getstate__(self) -> dict[str, Any]:
+        if not self._stays:
+            return self.__dict__
+        # An iterable of the user's is read in the trainer, and need not pickle.
+        stages = [dataclasses.replace(one, origin=sent(one.origin)) for one in self._stages]
+        return {**self.__dict__, "_stages": stages}
 
     @property
     def seeded(self) -> bool:

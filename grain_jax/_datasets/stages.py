@@ -78,6 +78,11 @@ class Stage:
         return bool(self.drawing)
 
     @property
+    def is_idle(self) -> bool:
+        """Whether it leaves its elements as they are."""
+        return not self.steps and not self.measures
+
+    @property
     def grouping(self) -> Grouping | None:
         """What decides which elements of the stream before make one unit; None: each is one."""
         if self.group is None and self.batches:

@@ -9,7 +9,8 @@ A plan comes in, and elements go out, each with the cursor behind it:
     building.py    streams for a cursor: leaves, tasks, groupings, behind and beside one another
     runs.py        what streams hand on: neighbouring outputs, not decoded, and their cursors
     joined_runs.py elements of several runs, as one run
-    leaves.py      streams that begin: records by position, a user's own iterator
+    leaves.py      streams that begin: records by position
+    iterables.py   streams that begin: iterables of the user's own, read in this process
     tasks.py       the outputs of one stage, in order, made ahead by an executor
     gathering.py   streams of streams, as a grouping decides
     grouped.py     tasks of groups, and of single elements behind others

@@ -121,13 +121,23 @@ class RunAhead(Generic[T]):
       produce: called without arguments, by one thread.
       buffer_size: how many results may wait. With 0, each is made while `peek` waits for it.
       name: the name of the thread.
+      finish: called by the thread at its end, however that comes.
+
+    Attributes:
+      buffer_size: as given; it may be changed as the run goes on.
     """
 
     def __init__(
-        self, produce: Callable[[], T], buffer_size: int, *, name: str = "grain_jax run-ahead"
+        self,
+        produce: Callable[[], T],
+        buffer_size: int,
+        *,
+        name: str = "grain_jax run-ahead",
+        finish: Callable[[], None] | None = None,
     ) -> None:
         self._channel = _Channel(buffer_size)
-        self._buffer_size = buffer_size
+        self.buffer_size = buffer_size
+        self._finish = finish
         self._taken = 0
         self._produce = produce
         self._name = name
@@ -146,7 +156,7 @@ class RunAhead(Generic[T]):
         context = self._context.copy()
         thread = threading.Thread(
             target=context.run,
-            args=(_work, self._channel, self._produce),
+            args=(_work, self._channel, self._produce, self._finish),
             name=self._name,
             daemon=True,
         )
@@ -192,10 +202,30 @@ class RunAhead(Generic[T]):
         self._taken = max(self._taken, number + 1)
         self._drop_taken()
 
+    def has_more(self, *, only_results: bool = False) -> bool:
+        """Whether `peek` would return or raise at once; lets the thread go on.
+
+        What is no `Exception` is not for those who only look: it is an answer to who waits.
+
+        Args:
+          only_results: whether it would return.
+        """
+        self._allow()
+        self._drop_taken()
+        if not self._channel.results:
+            return False
+        _, kind, value = self._channel.results[0]
+        return kind == _ITEM or not (
+            only_results or (kind == _ERROR and not isinstance(value, Exception))
+        )
+
+    def _allow(self) -> None:
+        self._channel.allowed = self._taken + 1 + self.buffer_size
+        self._channel.for_thread.tell()
+
     def _next(self) -> tuple[int, int, Any]:
         channel = self._channel
-        channel.allowed = self._taken + 1 + self._buffer_size
-        channel.for_thread.tell()
+        self._allow()
         while not channel.stopped:
             channel.for_taker.forget()
             self._drop_taken()
@@ -238,7 +268,7 @@ def refuse_in_fork(pid: int) -> None:
         )
 
 
-def _work(channel: _Channel, produce: Callable[[], Any]) -> None:
+def _work(channel: _Channel, produce: Callable[[], Any], finish: Callable[[], None] | None) -> None:
     try:
         if not channel.is_first():
             return
@@ -261,10 +291,12 @@ def _work(channel: _Channel, produce: Callable[[], Any]) -> None:
             # Nothing that was handed over may live on in this frame while it waits.
             del result
     finally:
+        if finish is not None and channel.thread is threading.current_thread():
+            finish()
         with _running_lock:
             _running.pop(threading.current_thread(), None)
         # The traceback of an error leads to this frame, and nobody may come to take the error.
-        del channel, produce
+        del channel, produce, finish
 
 
 def _await_permission(channel: _Channel, number: int) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from grain_jax._algebra.groupings.base import Grouping
 from grain_jax._algebra.groupings.turns import Turns
@@ -15,8 +14,9 @@ from grain_jax._datasets.stages import Stage
 from grain_jax._execution import forms, inline, silence
 from grain_jax._execution.gathering import Passed
 from grain_jax._execution.grouped import Each, Groups
+from grain_jax._execution.iterables import Own, Plain
 from grain_jax._execution.layout import Layout
-from grain_jax._execution.leaves import Own, Records
+from grain_jax._execution.leaves import Records
 from grain_jax._execution.merging import Merged
 from grain_jax._execution.parents import Parents, Part, Place
 from grain_jax._execution.runs import Cursor, Feed, Stream
@@ -41,6 +41,13 @@ class Builder:
       away: does those of stages that need not run here.
       beside: how many streams that begin share the executors.
       wanted: about how many elements whoever groups them wants at once.
+      feeds: whether elements go to workers behind this pipeline.
+
+    Attributes:
+      gatherings: the streams that hold elements until others come, with what they are called.
+      owns: the streams of iterables of the user's, which have to be closed.
+      is_ahead: whether a thread may read these ahead of workers.
+      overdue: see `Tasks`, of a stream that begins at an ordinal.
     """
 
     def __init__(
@@ -52,8 +59,14 @@ class Builder:
         away: inline.Executor,
         beside: int | None = None,
         wanted: int = 1,
+        feeds: bool = False,
     ) -> None:
         self._branch = branch
+        self._feeds = feeds or (
+            away is not here and any(not one.local and not one.is_idle for one in branch.stages)
+        )
+        self.owns: list[Own] = []
+        self.is_ahead = True
         self._layout = layout
         self._base = base
         self._here = here
@@ -99,7 +112,9 @@ class Builder:
     def _root(self, index: int, cursor: Cursor) -> Stream:
         root, first = self._branch.plan.root, self._branch.first
         if isinstance(root, Upstream):
-            return _own(root, cursor)
+            put = self._away.put if self._feeds else None
+            self.owns.append(Own(root, cursor, put, self.is_ahead))
+            return self.owns[-1]
         if isinstance(root, Grouped):
             layout = self._layout.of_stream(index)
             grouping = root.grouping.of_shard(layout.shards)
@@ -131,9 +146,12 @@ class Builder:
         layout = forms.layout_of_part(branch, layout)
         root = self._branch.plan.root
         wanted = root.grouping.wanted if isinstance(root, Grouped) else 1
-        builder = Builder(branch, layout, 0, self._here, self._away, self._beside, wanted)
+        builder = Builder(
+            branch, layout, 0, self._here, self._away, self._beside, wanted, self._feeds
+        )
         builder.overdue, builder.gatherings = self.overdue, self.gatherings
         builder.options = self.options
+        builder.owns, builder.is_ahead = self.owns, self.is_ahead
         stream: Stream = builder.whole(cursor)
         several = len(self._branch.parents)
         return stream if several == 1 else Part(stream, number, several)
@@ -146,7 +164,7 @@ class Builder:
         beside: int | None = None,
         again: Callable[[int], Stream] | None = None,
         grouping: Grouping | None = None,
-    ) -> Tasks:
+    ) -> Stream:
         """Puts a later stage behind streams.
 
         Args:
@@ -157,6 +175,8 @@ class Builder:
           again: returns one of the streams at its start.
           grouping: decides which elements go together; None for what the stage says.
         """
+        if stage.is_idle and isinstance(parents[0], Own):
+            return Plain(parents[0])
         place, since = cursor
         local = self._executor(stage) is self._here
         grouping = grouping or stage.grouping
@@ -166,7 +186,8 @@ class Builder:
             title = next(step.title for step in stage.steps if step.counts == "groups")
             self.gatherings[feed] = title
         else:
-            feed = Each(parents[0], place, 1 if local else _MOST_TOGETHER, local)
+            most, adapts = 1 if local else _MOST_TOGETHER, isinstance(parents[0], Own)
+            feed = Each(parents[0], place, most, local, adapts)
         return self._made(stage, feed, since, parents, beside)
 
     def _made(
@@ -208,11 +229,3 @@ def _passed(
     if schedule is None:
         return Passed(parts, grouping, place, again)
     return Merged(parts, schedule, place, again)
-
-
-def _own(root: Upstream, cursor: Cursor) -> Own:
-    number, state = cursor
-    iterator: Any = iter(root.dataset)
-    if number or state is not None:
-        iterator.set_state(state)
-    return Own(iterator, number)

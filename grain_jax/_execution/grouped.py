@@ -153,12 +153,18 @@ class Each:
       place: where to begin; its own number is how many elements come before.
       most: elements of a task.
       local: whether the stage runs in this process.
+      adapts: whether tasks begin small, and only grow while they are quick. Otherwise the parent
+        decides how many elements there are.
     """
 
-    def __init__(self, parent: Stream, place: Place, most: int, local: bool) -> None:
+    def __init__(
+        self, parent: Stream, place: Place, most: int, local: bool, adapts: bool = False
+    ) -> None:
         ((self._cursor,), (self._ordinal,), _) = place
         self._parent = parent
-        self._most = most
+        self._limit = most
+        self._most = 1 if adapts else most
+        self._adapts = adapts
         self._local = local
         self.left_over: list[Skip] = []
 
@@ -179,7 +185,13 @@ class Each:
         return task.part(done)
 
     def learn(self, outcome: Outcome) -> None:
-        """The parent decides how many there are."""
+        """Takes more elements at once while they are quick."""
+        if not self._adapts:
+            return
+        if outcome.seconds < QUICK_SECONDS and self._most < self._limit:
+            self._most *= 2
+        elif outcome.seconds > 4 * QUICK_SECONDS and self._most > 1:
+            self._most //= 2
 
 
 class _Elements:

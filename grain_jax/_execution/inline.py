@@ -36,6 +36,13 @@ class Executor(Protocol):
     def is_broken(self) -> bool:
         """Whether no task will ever be answered, since the program did not load."""
 
+    def put(self, elements: list[Any]) -> Bundle:
+        """Returns elements as an input for tasks, which nobody can change any more.
+
+        Raises:
+          UnsendableError: naming the first that does not pickle.
+        """
+
     def submit(
         self,
         stage: int,
@@ -89,6 +96,10 @@ class Inline:
         self._reads = reads.Reads(program) if ahead else None
         self._tasks: dict[int, tuple[int, Any, Sequence[tuple[Bundle, Sequence[int]]]]] = {}
         self._next = 0
+
+    def put(self, elements: list[Any]) -> Outputs:
+        """Returns elements as an input for tasks."""
+        return Outputs(elements)
 
     def submit(
         self,

@@ -6,7 +6,7 @@ import copy
 from typing import Any, TypeVar
 
 from grain_jax._datasets import iterators
-from grain_jax._datasets.plan import Grouped, Plan
+from grain_jax._datasets.plan import Grouped, Plan, has_positions
 from grain_jax._execution import fingerprint, states, virtual
 from grain_jax._execution.layout import Layout
 from grain_jax._execution.pipeline import Pipeline
@@ -57,10 +57,11 @@ def batch_rows(plan: Plan, setup: iterators.Setup) -> tuple[tuple[int, ...], int
 
 def _layout(plan: Plan, setup: iterators.Setup) -> Layout:
     lanes = setup.options.lanes or 1
-    if lanes > 1 and isinstance(plan.root, Grouped):
+    if lanes > 1 and not has_positions(plan.root):
+        what = "made of other streams" if isinstance(plan.root, Grouped) else "an iterable"
         raise errors.InvalidValueError(
-            f"lanes={lanes} deals the records of one source out, and this dataset is made of other"
-            " streams. Leave lanes out: the order does not depend on the workers."
+            f"lanes={lanes} deals the records of one source out, and this dataset is {what}. "
+            "Leave lanes out: the order does not depend on the workers."
         )
     layout = Layout(getattr(plan.root, "length", None), lanes=lanes)
     return layout if plan.shards is None else virtual.of_tree(layout, plan)

@@ -1,20 +1,18 @@
-"""Leaves: streams that begin, of records by their positions or of a user's own iterator."""
+"""Leaves: streams that begin, of records by their positions."""
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from grain_jax._algebra import held
 from grain_jax._algebra.running import Skip
 from grain_jax._datasets.plan import Root
 from grain_jax._datasets.program import Outcome
 from grain_jax._datasets.schedule import Lane, Span
-from grain_jax._execution.runs import END, Cursor, Run, Whereabouts
+from grain_jax._execution.runs import END, Whereabouts
 
-__all__ = ["MOST_UNITS", "QUICK_SECONDS", "Own", "Records"]
+__all__ = ["MOST_UNITS", "QUICK_SECONDS", "Records"]
 
 MOST_UNITS = 16
 
@@ -126,57 +124,3 @@ class Records:
             + (f" in steps of {span.stride}" if span.stride > 1 else "")
         )
         return _Stretch(payload, span, self._lane.unit, units, label)
-
-
-class Own:
-    """A user's own iterator as a stream; its state is the second part of the cursor.
-
-    Args:
-      iterator: at the element to go on with.
-      number: how many elements come before that.
-    """
-
-    is_ready = False
-
-    def __init__(self, iterator: Any, number: int) -> None:
-        self._iterator = iterator
-        self._number = number
-        self.left_over: list[Skip] = []
-
-    def advance(self) -> None:
-        """A user's iterator runs when it is asked."""
-
-    def close(self) -> None:
-        """A user's iterator is the user's to close."""
-
-    def pull(self, most: int, block: bool) -> Any:
-        """Returns a run of one element, or END."""
-        try:
-            elements = [next(self._iterator)]
-        except StopIteration:
-            return END
-        held.detach(elements, 0)  # the iterator may fill it with the next one
-        self._number += 1
-        get_state = getattr(self._iterator, "get_state", None)
-        # A copy: the iterator may hand out the very object that it goes on counting in.
-        state = None if get_state is None else copy.deepcopy(get_state())
-        return Run(elements, _Element(self._number, state), 0, 1)
-
-
-class _Element:
-    """Where one element of a user's iterator stands."""
-
-    skips: dict[int, tuple[Skip, ...]] = {}  # noqa: RUF012 - nothing is ever left out
-
-    def __init__(self, number: int, state: Any) -> None:
-        self._number = number
-        self._state = state
-
-    def origin(self, row: int) -> Any:
-        return None
-
-    def cursor(self, row: int) -> Cursor:
-        return self._number, self._state
-
-    def whereabouts(self, begin: int, end: int) -> Whereabouts:
-        return [self._number - 1], None, None

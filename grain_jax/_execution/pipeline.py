@@ -24,6 +24,7 @@ from grain_jax._execution import (
     snapshots,
     workers,
 )
+from grain_jax._execution.iterables import Own
 from grain_jax._execution.layout import Layout, Position
 from grain_jax._execution.parents import Parents
 from grain_jax._execution.runs import END, Cursor, Run, Stream, read
@@ -65,6 +66,7 @@ class Pipeline:
         self._executors: tuple[inline.Executor, inline.Executor] | None = None
         self._stream: Stream | None = None
         self._gatherings: MutableMapping[Parents, str] = {}
+        self._owns: list[Own] = []
         self._run: Run | None = None
         # The last element; its cursor is made when somebody asks.
         self._last: tuple[Any, int] | None = None
@@ -151,18 +153,28 @@ class Pipeline:
         What comes from workers lies in a slot of its own; here it may have passed through code of
         the user's, which may have kept it.
         """
-        return self.plan.is_fresh or (self._is_away and self.plan.local_from is None)
+        if self.plan.is_fresh:
+            return True
+        last = self._dense.stages[-1]
+        # As it is, an element of the user's own iterable may come by.
+        passes = last.is_idle and not all(map(has_positions, self._leaves))
+        return self._is_away and self.plan.local_from is None and not passes
 
     @property
     def _is_away(self) -> bool:
         """Whether worker processes do the work, but for what has to be done here."""
         asked = self._setup.options.num_workers > 0 and workers.supported()
-        return asked and self._own is None
+        return asked and self._has_work
 
     @property
-    def _own(self) -> Upstream | None:
-        """The first iterable of the user's that is read, if there is any."""
-        return next((root for root in self._leaves if isinstance(root, Upstream)), None)
+    def _has_work(self) -> bool:
+        """Whether there is any that workers can do: iterables of the user's are read here."""
+        return any(
+            not stage.local and not (stage.is_idle and isinstance(stage.origin, Upstream))
+            for branch in self._dense.walk()
+            for stage in branch.stages
+            if stage is branch.first or stage in branch.behind
+        )
 
     def batch_rows(self) -> tuple[tuple[int, ...], int | None] | None:
         """Returns rows of a full batch and of the last one here; see `Layout.batch_rows`."""
@@ -270,6 +282,9 @@ class Pipeline:
         """Ends workers and threads, until they are needed again."""
         with self._lock:
             executors, self._executors = self._executors, None
+            owns, self._owns = self._owns, []
+        for own in owns:
+            own.close()
         for executor in executors or ():
             executor.close()
 
@@ -352,6 +367,9 @@ class Pipeline:
     def _forget(self) -> None:
         self._stream, self._run, self._ended = None, None, False
         self._gatherings = {}
+        owns, self._owns = self._owns, []
+        for own in owns:
+            own.close()
         if any(executor.is_broken for executor in self._executors or ()):
             self._end()  # what could not be loaded is loaded anew
         for executor in self._executors or ():
@@ -383,17 +401,15 @@ class Pipeline:
         return -(-reading.prefetch_buffer_size // self.stages[0].unit)
 
     def _is_remote(self) -> bool:
-        if self._setup.options.num_workers == 0:
-            return False
-        if self._own is not None:
+        if self._setup.options.num_workers and not self._has_work:
             warnings.warn(
-                f"{type(self._own.dataset).__name__} is an IterDataset of its own, which "
-                "workers cannot share: it runs in this process. Begin with a MapDataset and "
-                "to_iter_dataset() to use workers.",
+                "nothing stands between the iterable that is read in this process and "
+                "mp_prefetch, so that there is no work for workers, and none are started. Write "
+                "mp_prefetch behind the steps that they shall do.",
                 stacklevel=4,
             )
             return False
-        return True
+        return self._setup.options.num_workers > 0
 
     def _whole(self) -> Stream:
         position = self.position
@@ -404,7 +420,9 @@ class Pipeline:
         this = weakref.WeakMethod(self._overdue)  # the streams refer to the builder
         builder.overdue = lambda begin: this()(begin)  # type: ignore[misc]
         builder.options = self.plan.options
-        self._gatherings = builder.gatherings
+        self._gatherings, self._owns = builder.gatherings, builder.owns
+        # What draws here is seeded for its elements, and the iterable may draw, too.
+        builder.is_ahead = not any(stage.local and stage.seeded for stage in self._all)
         return builder.whole(self.cursor(position))
 
     def _overdue(self, begin: int) -> Callable[[int, int, Skip], None] | None:

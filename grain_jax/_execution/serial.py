@@ -10,13 +10,10 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
-import json
 import types
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, NoReturn
-
-import numpy as np
 
 from grain_jax._algebra import operations, running
 from grain_jax._execution import silence, snapshots, states
@@ -103,7 +100,10 @@ class Serial:
         """
         saved = self._place.saved
         if saved is not None:
-            saved = [_as_json(*pair) for pair in zip(self._own(), saved, strict=True)]
+            saved = [
+                states.as_json(f"{own.title}: get_state returned", one)
+                for own, one in zip(self._own(), saved, strict=True)
+            ]
         return {"outputs": self._place.outputs, "operations": saved}
 
     def begin(self, layout: Layout) -> None:
@@ -284,23 +284,6 @@ def _is_generator(operation: Any) -> bool:
     """Whether a callable of the user's is meant to be one that yields."""
     is_function = isinstance(operation, types.FunctionType | types.MethodType)
     return inspect.isgeneratorfunction(operation if is_function else type(operation).__call__)
-
-
-def _as_json(stage: Own, state: Any) -> Any:
-    try:
-        return json.loads(json.dumps(state, default=_item))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise errors.InvalidTypeError(
-            f"{stage.title}: get_state returned {states.brief(state)}, which is no JSON ({error}). "
-            "Return dicts, lists, str, int, float, bool and None."
-        ) from None
-
-
-def _item(value: Any) -> Any:
-    """Returns a NumPy scalar as the number that it is: sums of records are such."""
-    if isinstance(value, np.generic):
-        return value.item()
-    raise TypeError(f"{type(value).__name__} is no JSON")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import itertools
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
+
+import numpy as np
 
 from grain_jax._datasets.plan import Branch, Upstream
 from grain_jax._execution import fingerprint, forms, joining, ownership, version1
@@ -14,7 +18,7 @@ from grain_jax._execution.pipeline import Pipeline
 from grain_jax._execution.runs import Cursor
 from grain_jax._values import errors, files
 
-__all__ = ["LARGEST", "brief", "decode", "encode", "number"]
+__all__ = ["LARGEST", "as_json", "brief", "decode", "encode", "number"]
 
 _VERSION = 2
 
@@ -42,14 +46,12 @@ def encode(pipeline: Pipeline, exact: Position | None = None) -> dict[str, Any]:
         may_join = exact is None and layout.is_joinable(pipeline.branch)
         may_join = may_join and not position.has_gaps
         cursor = pipeline.cursor(position)
-        for root, has_state in zip(pipeline.plan.leaves(), _have_state(cursor), strict=False):
-            if isinstance(root, Upstream):
-                ownership.require_state(root.dataset, has_state)
+        roots = itertools.chain(pipeline.plan.leaves(), itertools.repeat(None))
         where = {
             "elastic": False,
             "joined": layout.joined if may_join else None,
             "base": position.base,
-            "cursor": _as_lists(cursor),
+            "cursor": _as_lists(cursor, roots),
             "sparse": position.has_gaps,
             "skipped": position.skipped,
             "shard": list(layout.shard),
@@ -58,22 +60,60 @@ def encode(pipeline: Pipeline, exact: Position | None = None) -> dict[str, Any]:
     return {"grain_jax": _VERSION, **where, "lanes": layout.lanes}
 
 
-def _as_lists(cursor: Cursor) -> list[Any]:
+def _as_lists(cursor: Cursor, roots: Iterator[Any]) -> list[Any]:
+    """Returns a cursor as JSON; `roots` are those of its leaves, as far as they are known."""
     place, since = cursor
     if isinstance(place, int):
-        return [place, since]
+        root = next(roots)
+        return [place, _state_of(root, place, since) if isinstance(root, Upstream) else since]
     cursors, kept, groups = place
-    return [[list(map(_as_lists, cursors)), list(kept), groups], since]
+    return [[[_as_lists(one, roots) for one in cursors], list(kept), groups], since]
 
 
-def _have_state(cursor: Cursor) -> Iterator[bool]:
-    """Yields of each leaf whether it has said where it stands, which at its start it need not."""
-    place, state = cursor
-    if isinstance(place, int):
-        yield not place or state is not None
-        return
-    for parent in place[0]:
-        yield from _have_state(parent)
+def _state_of(root: Upstream, count: int, state: Any) -> Any:
+    """Returns where an iterable of the user's has said that it stands, as JSON."""
+    if state is not None:
+        return as_json(f"{root.title}: the iterator's state is", state)
+    if not root.rereads:
+        ownership.require_state(root.dataset, has_state=not count)
+    return None
+
+
+def as_json(what: str, state: Any) -> Any:
+    """Returns a state of the user's as it comes back from a file.
+
+    Args:
+      what: whose it is, for error messages: the beginning of a sentence.
+      state: of JSON values; numbers of NumPy are taken as numbers.
+
+    Raises:
+      InvalidTypeError: if it is none, or would come back as another one.
+    """
+    try:
+        _check_keys(state)
+        return json.loads(json.dumps(state, default=_item))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise errors.InvalidTypeError(
+            f"{what} {brief(state)}, which is no JSON ({error}). Return dicts with text as "
+            "keys, lists, str, int, float, bool and None."
+        ) from None
+
+
+def _check_keys(state: Any) -> None:
+    if isinstance(state, dict):
+        for key in state:
+            if not isinstance(key, str):
+                raise TypeError(f"the key {key!r} would come back as text")
+    if isinstance(state, (dict, list, tuple)):
+        for part in state.values() if isinstance(state, dict) else state:
+            _check_keys(part)
+
+
+def _item(value: Any) -> Any:
+    """Returns a NumPy scalar as the number that it is: sums of records are such."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"{type(value).__name__} is no JSON")
 
 
 def decode(
@@ -261,10 +301,10 @@ class _Reading:
             raise _Unlike(f"{brief(read)} where this pipeline has a count")
         count = _count(read)
         if isinstance(root, Upstream):
-            if count and since is None:
+            if count and since is None and not root.rereads:
                 raise errors.StateError(
                     f"the state does not say where the iterator of "
-                    f"{type(root.dataset).__name__} stood, since that had no get_state. Give "
+                    f"{root.title} stood, since that had no get_state. Give "
                     "it get_state and set_state."
                 )
             return count, since

@@ -44,9 +44,8 @@ def _check_part(root: Root | Upstream | Grouped, shards: int) -> None:
     if isinstance(root, Grouped):
         root.grouping.of_shard(shards)
     elif isinstance(root, Upstream):
-        name = type(root.dataset).__name__
         raise errors.InvalidTypeError(
-            f"{name} is an IterDataset of its own, which cannot be dealt out over {shards} shards:"
+            f"{root.title} has no positions, so that it cannot be dealt out over {shards} shards:"
             " each would read all of it. Leave shard out and let each process read a part of its"
             " own, by its shard_index; or begin with a MapDataset, whose records have positions."
         )

@@ -1,17 +1,13 @@
-"""Leaves: how large tasks are, by how the ones before went; a user's own iterator."""
+"""Leaves: how large tasks are, by how the ones before went."""
 
 from __future__ import annotations
-
-import itertools
-from typing import Any
 
 import pytest
 
 from grain_jax._algebra import sources
 from grain_jax._datasets import nodes, roots, schedule
 from grain_jax._datasets.program import Outcome
-from grain_jax._execution.leaves import Own, Records
-from grain_jax._execution.runs import END
+from grain_jax._execution.leaves import Records
 
 QUICK, SLOW, WAITED = (1e-4, 0.0), (0.1, 0.0), (0.02, 0.019)
 
@@ -88,30 +84,3 @@ def test_tasks_grow_further_where_most_records_are_left_out(
         kept = [unit for unit in range(task.units) for _ in range(outputs) if unit % units == 0]
         head.learn(Outcome(1e-4, 0.0, task.units, kept))
     assert max(found) == largest
-
-
-def test_a_users_iterator_keeps_its_state_beside_each_element() -> None:
-    class Mine:
-        def __init__(self) -> None:
-            self.state = {"n": 0}
-
-        def __next__(self) -> int:
-            self.state["n"] += 1
-            if self.state["n"] > 3:
-                raise StopIteration
-            return self.state["n"]
-
-        def get_state(self) -> dict[str, int]:
-            return self.state
-
-    def drained(iterator: Any, number: int) -> list[tuple[Any, Any, Any]]:
-        stream = Own(iterator, number)
-        runs = list(iter(lambda: stream.pull(8, True), END))
-        return [(r.held[0], r.places.cursor(0), r.places.whereabouts(0, 1)[0]) for r in runs]
-
-    assert drained(Mine(), 5) == [
-        (1, (6, {"n": 1}), [5]),
-        (2, (7, {"n": 2}), [6]),
-        (3, (8, {"n": 3}), [7]),
-    ]
-    assert drained(itertools.chain([7]), 0) == [(7, (1, None), [0])]

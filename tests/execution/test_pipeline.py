@@ -184,9 +184,3 @@ def test_close_while_a_record_is_read() -> None:
     released.set()
     thread.join(30)
     assert [type(error) for error in caught] == [ClosedError]
-
-
-def test_workers_cannot_share_a_stream_of_the_users_own() -> None:
-    dataset = Mine().map(lambda x: -x).mp_prefetch(grain.MultiprocessingOptions(1))
-    with pytest.warns(UserWarning, match=r"Mine is an IterDataset.*Begin with a MapDataset"):
-        assert list(dataset) == [-1, -2, -3]

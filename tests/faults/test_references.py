@@ -15,6 +15,7 @@ import pytest
 import grain_jax as grain
 from grain_jax._execution.ahead import RunAhead
 from grain_jax._execution.engine.pool import Pool
+from grain_jax._execution.iterables import Own
 from grain_jax._execution.pipeline import Pipeline
 from grain_jax._execution.positioned import Positioned
 from grain_jax._execution.prefetch_iterator import PrefetchIterator
@@ -28,7 +29,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*without get_state and set_state"),
 ]
 
-KINDS = (Pool, Pipeline, Positioned, PrefetchIterator, RunAhead, Serial, grain.DataLoader)
+KINDS = (Own, Pool, Pipeline, Positioned, PrefetchIterator, RunAhead, Serial, grain.DataLoader)
 
 
 class FailsAt21(grain.transforms.Map):
@@ -78,6 +79,43 @@ def dataset(*todo: Any, workers: int) -> Any:
     return stream.batch(4).mp_prefetch(options)
 
 
+class Counted:
+    """An iterator of the user's own."""
+
+    def __init__(self) -> None:
+        self.at = 0
+
+    def __iter__(self) -> Any:
+        return self
+
+    def __next__(self) -> int:
+        if self.at == 40:
+            raise StopIteration
+        self.at += 1
+        return self.at - 1
+
+    def state_dict(self) -> int:
+        return self.at
+
+    def load_state_dict(self, state: int) -> None:
+        self.at = state
+
+
+class CountedFails(Counted):
+    def __next__(self) -> int:
+        found = super().__next__()
+        if found == 21:
+            raise ValueError("it is 21")
+        return found
+
+
+def own(make: Any, *todo: Any, workers: int) -> Any:
+    stream = grain.IterDataset.from_iterable(make)
+    for one in (lambda x: x, *todo):
+        stream = stream.map(one)
+    return stream.batch(4).mp_prefetch(grain.MultiprocessingOptions(num_workers=workers))
+
+
 put = grain.experimental.device_put
 ahead = grain.prefetch_to_device
 MAKES: dict[str, Callable[[int], Any]] = {
@@ -94,6 +132,10 @@ MAKES: dict[str, Callable[[int], Any]] = {
         .to_iter_dataset()
         .mp_prefetch(grain.MultiprocessingOptions(num_workers=n))
     ),
+    "iterable": lambda n: iter(own(Counted, workers=n)),
+    "iterable, fails": lambda n: iter(own(CountedFails, workers=n)),
+    "iterable, fails behind": lambda n: iter(own(Counted, FailsAt21(), workers=n)),
+    "iterable, device": lambda n: ahead(own(CountedFails, workers=n)),
     "device": lambda n: ahead(loader(BATCH, workers=n)),
     "device of an iterator": lambda n: ahead(iter(loader(BATCH, workers=n))),
     "device, fails": lambda n: ahead(loader(FailsAt21(), BATCH, workers=n)),

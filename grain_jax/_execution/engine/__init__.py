@@ -7,6 +7,7 @@ starts the next: trainer, zygote (one per trainer), helper (one per pool), worke
     pool.py      what the trainer holds: `Pool`, waiting, the life of the processes
     ledger.py    tasks and attempts: sent, answered, lost with a worker, sent again
     bundle.py    the outputs of one task
+    draft.py     what the trainer itself makes, as inputs of tasks
     slots.py     which slots are free, which are handed out; the byte budget
     launch.py    start and share the zygote, the environment of workers, `keep_alive`, `supported`
     process.py   what is started as a program, and why it could not be

@@ -49,7 +49,7 @@ class Ledger:
         self._arena = arena
         self._table = cells
         self._slots = slots
-        self._registry = registry
+        self.registry = registry
         self._workers = workers
         self._restarts = restarts
         self._capacity = capacity
@@ -79,9 +79,9 @@ class Ledger:
         self, stage: int, payload: Any, inputs: Sequence[tuple[Bundle, Sequence[int]]], label: str
     ) -> int:
         """Hands a task out, now or when there is room, and returns its ticket."""
-        if any(bundle.pool != self._registry.token for bundle, _ in inputs):
+        if any(bundle.pool != self.registry.token for bundle, _ in inputs):
             raise InvalidValueError("a bundle can be the input of its own pool only")
-        task = Task(next(self._tickets), stage, payload, inputs, label, self._registry)
+        task = Task(next(self._tickets), stage, payload, inputs, label, self.registry)
         self._open[task.ticket] = task
         self._waiting.append(task)
         self.flush()
@@ -150,7 +150,7 @@ class Ledger:
         # First, since an interrupt may come between sending and the next line.
         self._flying[attempt] = (task, slot)
         try:
-            used, length, body = task.write(self._arena, slot, self._registry)
+            used, length, body = task.write(self._arena, slot, self.registry)
             if used:
                 self._slots.grown(slot, used)
             head = wire.TASK.pack(self._table.generation, attempt, slot, used, length)
@@ -239,7 +239,7 @@ class Ledger:
         self._slots.hand_out(slot, memory)
         self._slots.trim(keep=self._capacity - len(self._flying))
         try:
-            return Bundle(self._registry.token, place, memory, self._registry)
+            return Bundle(self.registry.token, place, memory, self.registry)
         except Exception as unreadable:  # for the one who asks for this ticket
             return unreadable
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from grain_jax._execution.engine import (
     channel,
+    draft,
     faults,
     launch,
     ledger,
@@ -185,6 +186,14 @@ class Pool:
             self._check_open()
             self._mend()
             return self._ledger.add(stage, payload, inputs, label)
+
+    def put(self, elements: Sequence[Any]) -> Bundle:
+        """Returns elements of this process as an input for tasks; nothing of them is kept.
+
+        Raises:
+            UnsendableError: naming the first that does not pickle.
+        """
+        return draft.bundle_of(elements, self._ledger.registry)
 
     def result(self, ticket: int, block: bool = True) -> Bundle | None:
         """Returns the bundle of a ticket, once; None only without `block`: if there is none yet.
