@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from grain_jax._datasets.operators.splitting import (
         ConcatThenSplitIterDataset as ConcatThenSplitIterDataset,
     )
+    from grain_jax._datasets.operators.threads import (
+        ThreadPrefetchIterDataset as ThreadPrefetchIterDataset,
+    )
+    from grain_jax._datasets.operators.threads import multithread_prefetch as multithread_prefetch
     from grain_jax._datasets.operators.windows import (
         WindowShuffleIterDataset as WindowShuffleIterDataset,
     )
@@ -39,6 +43,9 @@ if TYPE_CHECKING:
     from grain_jax._datasets.operators.zip import ZipIterDataset as ZipIterDataset
     from grain_jax._datasets.operators.zip import ZipMapDataset as ZipMapDataset
     from grain_jax._datasets.specs import get_element_spec as get_element_spec
+    from grain_jax._execution.threaded import (
+        ThreadPrefetchDatasetIterator as ThreadPrefetchDatasetIterator,
+    )
     from grain_jax._product.elastic import ElasticIterator as ElasticIterator
     from grain_jax._product.indices import get_next_index as get_next_index
     from grain_jax._product.indices import set_next_index as set_next_index
@@ -53,6 +60,7 @@ if TYPE_CHECKING:
     from grain_jax._values.shapes import ShapeDtypeStructProtocol as ShapeDtypeStructProtocol
 else:
     _ASSERT = "assert_equal_output_after_checkpoint"
+    _THREADED = "ThreadPrefetchDatasetIterator"
     _OPERATORS = "grain_jax._datasets.operators"
     __getattr__, __dir__, __all__ = _lazy.facade(
         __name__,
@@ -78,6 +86,8 @@ else:
             "ShapeDtypeStructProtocol": "grain_jax._values.shapes:ShapeDtypeStructProtocol",
             "TFRecordIterDataset": "grain_jax._datasets.files:TFRecordIterDataset",
             "TextLinesIterDataset": "grain_jax._datasets.files:TextLinesIterDataset",
+            _THREADED: f"grain_jax._execution.threaded:{_THREADED}",
+            "ThreadPrefetchIterDataset": f"{_OPERATORS}.threads:ThreadPrefetchIterDataset",
             "WindowShuffleIterDataset": f"{_OPERATORS}.windows:WindowShuffleIterDataset",
             "WindowShuffleMapDataset": f"{_OPERATORS}.windows:WindowShuffleMapDataset",
             "WithOptionsIterDataset": f"{_OPERATORS}.settings:WithOptionsIterDataset",
@@ -89,6 +99,7 @@ else:
             "get_element_spec": "grain_jax._datasets.specs:get_element_spec",
             "get_next_index": "grain_jax._product.indices:get_next_index",
             "index_shuffle": "grain_jax._values.permutation:index_shuffle",
+            "multithread_prefetch": f"{_OPERATORS}.threads:multithread_prefetch",
             "set_next_index": "grain_jax._product.indices:set_next_index",
             _ASSERT: f"grain_jax._product.recovery:{_ASSERT}",
         },

@@ -28,10 +28,11 @@ PUBLIC = {
         FlatMapMapDataset FlatMapTransform LimitIterDataset MapWithIndexTransform
         PackAndBatchOperation ParquetIterDataset ParseExample RebatchIterDataset
         RepeatIterDataset ShapeDtypeStruct ShapeDtypeStructProtocol TFRecordIterDataset
-        TextLinesIterDataset WindowShuffleIterDataset WindowShuffleMapDataset
-        WithOptionsIterDataset ZipIterDataset ZipMapDataset apply_transformations
+        TextLinesIterDataset ThreadPrefetchDatasetIterator ThreadPrefetchIterDataset
+        WindowShuffleIterDataset WindowShuffleMapDataset WithOptionsIterDataset
+        ZipIterDataset ZipMapDataset apply_transformations
         assert_equal_output_after_checkpoint batch_and_pad device_put get_element_spec
-        get_next_index index_shuffle set_next_index""",
+        get_next_index index_shuffle multithread_prefetch set_next_index""",
     "grain_jax.multiprocessing": "MultiprocessingOptions",
     "grain_jax.python": """
         ArrayRecordDataSource Batch BatchOperation DATASET_INDEX DataLoader DatasetIterator

@@ -44,6 +44,7 @@ class _Description:
       below: how workers run the streams that the root is made of.
       shards: how the records of all of the pipeline are dealt out over processes.
       options: what holds for all transformations.
+      ahead: how many elements a thread makes ahead; 0 without one.
     """
 
     root: Root | Upstream | Grouped
@@ -58,6 +59,7 @@ class _Description:
     options: dataset_options.DatasetOptions = dataclasses.field(
         default_factory=dataset_options.DatasetOptions
     )
+    ahead: int = 0
 
     @property
     def setups(self) -> tuple[iterators.Setup, ...]:
@@ -111,6 +113,7 @@ class IterDataset(methods.StreamMethods, Generic[T]):
         if self._is_custom:
             raise NotImplementedError(f"{type(self).__name__} defines no __iter__")
         setup = _together(self._description.setups) or self._description.setup
+        setup = dataclasses.replace(setup, ahead=self._description.ahead)
         return iterators.run(plan_of(self), setup)
 
     @property
@@ -160,6 +163,7 @@ class IterDataset(methods.StreamMethods, Generic[T]):
             options=functools.reduce(
                 dataset_options.DatasetOptions.merge, (about.options for about in abouts)
             ),
+            ahead=max(about.ahead for about in abouts),
         )
         self._text = f"{parents[0]!r}.{text}" if len(parents) == 1 else f"{text}({parents!r})"
 

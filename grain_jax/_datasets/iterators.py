@@ -67,11 +67,13 @@ class Setup:
 
     Attributes:
       options: worker processes and buffers; the lanes in it do fix the order.
+      ahead: how many elements a thread makes ahead of the trainer's.
     """
 
     options: options.MultiprocessingOptions = dataclasses.field(
         default_factory=options.MultiprocessingOptions
     )
+    ahead: int = 0
 
 
 _runners: list[Callable[[Plan, Setup], DatasetIterator[Any]]] = []

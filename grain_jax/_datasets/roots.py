@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -101,6 +103,15 @@ class NodeRoot:
         if self.draws:
             return options.ReadOptions(num_threads=0)
         return self._options
+
+    def read_by(self, threads: int) -> NodeRoot:
+        """Returns the same root, which so many threads read if nobody has said how many do."""
+        if self._options.num_threads is not None:
+            return self
+        found = copy.copy(self)
+        found._options = dataclasses.replace(self._options, num_threads=threads)
+        found._readers = {}
+        return found
 
     @property
     def draws(self) -> str:

@@ -28,6 +28,7 @@ State and identity:
 
 Beside the training loop:
 
+    threaded.py    a dataset's iterator that a thread reads ahead
     prefetch_iterator.py, producing.py, ahead.py, here.py, ownership.py   elements made ahead, and
                    who answers for the position of an iterator that is read ahead
     serial.py      operations of the user's own, over the ordered stream

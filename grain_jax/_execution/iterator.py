@@ -11,6 +11,7 @@ from grain_jax._execution import fingerprint, states, virtual
 from grain_jax._execution.layout import Layout
 from grain_jax._execution.pipeline import Pipeline
 from grain_jax._execution.positioned import Positioned
+from grain_jax._execution.threaded import ThreadPrefetchDatasetIterator
 from grain_jax._values import errors
 
 __all__ = ["PipelineIterator", "batch_rows", "run"]
@@ -44,9 +45,10 @@ class PipelineIterator(Positioned[T, dict[str, Any]], iterators.DatasetIterator[
         self._pipeline.go_to(position, layout)
 
 
-def run(plan: Plan, setup: iterators.Setup) -> PipelineIterator[Any]:
+def run(plan: Plan, setup: iterators.Setup) -> iterators.DatasetIterator[Any]:
     """Returns an iterator over a dataset's stream."""
-    return PipelineIterator(plan, setup, _layout(plan, setup))
+    iterator: PipelineIterator[Any] = PipelineIterator(plan, setup, _layout(plan, setup))
+    return ThreadPrefetchDatasetIterator(iterator, setup.ahead) if setup.ahead else iterator
 
 
 def batch_rows(plan: Plan, setup: iterators.Setup) -> tuple[tuple[int, ...], int | None] | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from grain_jax._execution.iterator import PipelineIterator
+from grain_jax._execution.pipeline import Pipeline
+from grain_jax._execution.threaded import ThreadPrefetchDatasetIterator
 from grain_jax._values import errors, options
 
 __all__ = ["get_next_index", "set_next_index"]
@@ -43,7 +45,7 @@ def set_next_index(ds_iter: Any, index: int) -> None:
     """
     state, unit = _counted(ds_iter)
     index = options.check_count("index", index, minimum=0)
-    layout = ds_iter._pipeline.layout
+    layout = _pipeline(ds_iter).layout
     end = layout.end
     if end is not None and index > -(-end // unit):
         raise errors.OutOfRangeError(f"index {index} is beyond the {-(-end // unit)} elements.")
@@ -51,12 +53,19 @@ def set_next_index(ds_iter: Any, index: int) -> None:
     ds_iter.set_state({**state, "position": position})
 
 
+def _pipeline(ds_iter: Any) -> Pipeline:
+    """Returns what an iterator runs."""
+    inner = getattr(ds_iter, "_iterator", ds_iter)
+    pipeline: Pipeline = inner._pipeline
+    return pipeline
+
+
 def _counted(ds_iter: Any) -> tuple[dict[str, Any], int]:
     """Returns an iterator's state, and how many positions an element is made of."""
-    if isinstance(ds_iter, PipelineIterator):
+    if isinstance(ds_iter, (PipelineIterator, ThreadPrefetchDatasetIterator)):
         state = ds_iter.get_state()
         if state["elastic"]:
-            stages = ds_iter._pipeline.stages
+            stages = _pipeline(ds_iter).stages
             return state, stages[0].unit if stages else 1
     raise errors.InvalidTypeError(
         f"{type(ds_iter).__name__} counts no elements. Take the iterator of a MapDataset, or of "
