@@ -24,7 +24,7 @@ from grain_jax._algebra import reach
 from grain_jax._algebra.mentions import mentions
 from grain_jax._datasets.plan import Root, Upstream, has_positions
 from grain_jax._datasets.stages import Stage
-from grain_jax._execution.keeping import MAKERS, advanced, returns_generator
+from grain_jax._execution.keeping import MAKERS, advanced, drawn_at_once, returns_generator
 from grain_jax._values import errors
 
 __all__ = ["check"]
@@ -220,7 +220,9 @@ def _made_by(function: types.FunctionType) -> Iterator[tuple[str, bool]]:
     owner = function.__qualname__.rpartition(".")[0]
     looked: set[Any] = set()
     makes = False
-    for instruction in dis.get_instructions(function.__code__):
+    lines = list(dis.get_instructions(function.__code__))
+    drawn = drawn_at_once(lines)
+    for at, instruction in enumerate(lines):
         kind, name = instruction.opname, instruction.argval
         if kind.startswith("STORE_"):
             if makes and kind in ("STORE_ATTR", "STORE_GLOBAL"):
@@ -228,6 +230,6 @@ def _made_by(function: types.FunctionType) -> Iterator[tuple[str, bool]]:
                 yield f"{place}.{name}", name in looked
             makes = False
         elif kind.startswith("LOAD_"):
-            makes = makes or name in MAKERS
+            makes = makes or (name in MAKERS and at not in drawn)
             if isinstance(name, str):
                 looked.add(name)

@@ -69,6 +69,41 @@ class Lazy(grain.transforms.Map):
         return element + self.rng.random()
 
 
+class LazyDraw(grain.transforms.Map):
+    """Keeps a method of a generator that it makes at the first use."""
+
+    draw = None
+
+    def map(self, element: Any) -> Any:
+        if self.draw is None:
+            self.draw = np.random.default_rng(3).random
+        return element + self.draw()
+
+
+class LazySpawned(grain.transforms.Map):
+    """Keeps generators that one has made at the first use."""
+
+    rngs = None
+
+    def map(self, element: Any) -> Any:
+        if self.rngs is None:
+            self.rngs = np.random.default_rng(3).spawn(2)
+        return element + self.rngs[0].random()
+
+
+class LazyTable(grain.transforms.Map):
+    """Keeps what generators have drawn at the first use, and none of them."""
+
+    order = weights = chosen = None
+
+    def map(self, element: Any) -> Any:
+        if self.order is None:
+            self.order = np.random.Generator(np.random.PCG64(3)).permutation(7)
+            self.weights = np.random.RandomState(3).randn(8).astype(np.float32)
+            self.chosen = random.Random(3).sample(range(9), 2)
+        return element + self.order[0]
+
+
 class OnlyAtFirst(grain.transforms.Map):
     """Draws as it is made, and never again."""
 
@@ -179,9 +214,11 @@ FOUND = [
     (functools.partial(lambda r, x: x + r.random(), random.Random(5)), "partial.args"),
     (Held(), "Held.rng"),
     (Lazy(), "Lazy.rng"),
+    (LazyDraw(), "LazyDraw.draw"),
+    (LazySpawned(), "LazySpawned.rngs"),
 ]
 
-NOT_FOUND = [OnlyAtFirst(), Fresh(), fresh, of_the_process, names_none, Folds()]
+NOT_FOUND = [OnlyAtFirst(), LazyTable(), Fresh(), fresh, of_the_process, names_none, Folds()]
 NOT_FOUND += [
     lambda x: x + permuted(5)[0],
     lambda x: x + np.random.default_rng(seeds.generate_state(4)).random(),

@@ -12,7 +12,7 @@ from grain_jax._algebra.mentions import absolute, mentions
 from grain_jax._execution.engine.changes import ANY, CELL, IMPORT, LOCAL, RESULT, Changes, changes
 from grain_jax._execution.engine.growths import Rule
 
-__all__ = ["INSIDE", "Changed", "Rules", "assigned_by", "place_of"]
+__all__ = ["INSIDE", "Changed", "Rules", "assigned_by", "lent_by", "place_of"]
 
 INSIDE = (LOCAL, ANY, CELL)
 """What chains begin with whose end is an attribute of some object."""
@@ -50,6 +50,11 @@ class Changed:
         if path[-1] == RESULT:
             return path in self._variables or path[-2:] in self._variables
         return path in self._variables or (len(path) > 2 and path[-1] in self.attributes)
+
+    def has_result(self, function: types.FunctionType) -> bool:
+        """Whether code changes what a function returns."""
+        name = function.__name__
+        return not self._variables.isdisjoint(((function.__module__, name, RESULT), (name, RESULT)))
 
 
 def place_of(function: types.FunctionType, chain: tuple[str, ...]) -> tuple[str, ...]:
@@ -121,6 +126,29 @@ class Rules:
 
 def _beginnings(chains: Iterable[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
     return (chain[:end] for chain in chains for end in range(1, len(chain) + 1))
+
+
+def lent_by(functions: list[types.FunctionType], grown: Changed) -> Changed:
+    """Returns what functions name whose results code adds to: they may return any of that.
+
+    Args:
+      functions: those that code calls.
+      grown: what it adds to.
+    """
+    lent = Changed()
+    waiting = functions
+    while True:
+        now = [one for one in waiting if grown.has_result(one) or lent.has_result(one)]
+        if not now:
+            return lent
+        for function in now:
+            names = reach.names_in(function)
+            chains = [*_beginnings(mentions(function.__code__).chains)]
+            lent.add(function, chains)
+            lent.add(function, [(*chain, RESULT) for chain in chains])
+            lent.add(function, [(LOCAL, name, RESULT) for name in names])
+            lent.attributes |= names
+        waiting = [one for one in waiting if one not in now]
 
 
 def assigned_by(init: list[Any]) -> Changed:

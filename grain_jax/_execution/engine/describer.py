@@ -85,11 +85,11 @@ class Describer:
         self._growing = growing
         self._cells = cells
         self._left = 0
-        self._open: set[int] = set()
+        self._open: dict[int, int] = {}  # what is being described, and how deep it lies
 
     def describe(self, value: Any) -> Description:
         """Returns the description of a value; never raises, and calls no code of its class."""
-        self._left, self._open = _MOST_PARTS, set()
+        self._left, self._open = _MOST_PARTS, {}
         try:
             described = self._describe(value)
         except Exception:
@@ -99,7 +99,7 @@ class Describer:
 
     def label(self, key: Any) -> str:
         """Returns what messages call the entry of a key."""
-        self._left, self._open = _MOST_PARTS, set()
+        self._left, self._open = _MOST_PARTS, {}
         return f"[{self._key(key)}]"
 
     def _describe(self, value: Any) -> Description:
@@ -109,13 +109,17 @@ class Describer:
         single = _single(value, kind, name)
         if single is not None:
             return single
-        if id(value) in self._open or len(self._open) > _DEEPEST:
+        depth = len(self._open)
+        if id(value) in self._open:  # a ring
+            up = depth - self._open[id(value)]
+            return Description("ring", name, f"the same {name} again, {up} up", str(up))
+        if depth > _DEEPEST:
             return Description("opaque", name)
-        self._open.add(id(value))
+        self._open[id(value)] = depth
         try:
             return self._describe_parts(value, kind, name)
         finally:
-            self._open.discard(id(value))
+            del self._open[id(value)]
 
     def _describe_parts(self, value: Any, kind: type, name: str) -> Description:
         if _is_of_process(value):

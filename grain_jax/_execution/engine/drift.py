@@ -53,6 +53,7 @@ class Observation:
       path: the module, and names from there.
       described: the value.
       how: `EQUAL`; `KEPT` and `MADE` for what code assigns itself, `GROWS` for what it adds to.
+      grows: whether code may add to it, so that only what both have is compared.
       file: that of the module.
       changed: when it was last changed, as the trainer first looked, in nanoseconds.
     """
@@ -60,6 +61,7 @@ class Observation:
     path: tuple[str, ...]
     described: Description
     how: str
+    grows: bool
     file: str
     changed: int
 
@@ -187,7 +189,7 @@ def _compared(one: Observation, there: Description) -> tuple[str, str, str] | No
         return "", str(here), str(there)
     if one.how == GROWS and here.kind != "mapping":
         return None
-    return difference(here, there, grows=one.how != EQUAL)
+    return difference(here, there, grows=one.grows)
 
 
 def _instances(described: Description) -> set[str]:

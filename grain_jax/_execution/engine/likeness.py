@@ -14,7 +14,8 @@ class Description(NamedTuple):
     """What is compared of a value.
 
     Attributes:
-      kind: "value", "list", "mapping", "set", "object", "code", "large", or "opaque".
+      kind: "value", "list", "mapping", "set", "object", "code", "large", "ring" for what is inside
+        of itself, or "opaque".
       type: the value's class.
       text: of a single value, itself, for messages.
       digest: of a single value and of code, what has to be equal.

@@ -13,7 +13,14 @@ import cloudpickle
 from grain_jax._algebra import kinds, reach
 from grain_jax._algebra.mentions import mentions
 from grain_jax._execution.engine import contents, namesakes
-from grain_jax._execution.engine.changed import INSIDE, Changed, Rules, assigned_by, place_of
+from grain_jax._execution.engine.changed import (
+    INSIDE,
+    Changed,
+    Rules,
+    assigned_by,
+    lent_by,
+    place_of,
+)
 from grain_jax._execution.engine.changes import LOCAL, RESULT, changes
 from grain_jax._execution.engine.describer import Describer
 from grain_jax._execution.engine.drift import (
@@ -216,6 +223,7 @@ class _Code:
         for function in functions:
             self._add(function, id(function) in called)
         self.kept.attributes |= _only_assigned(functions)
+        self._lent = lent_by(functions, self.grown)
         self.rules = Rules(functions, self.grown, self.entries, self.growing)
 
     def _add(self, function: types.FunctionType, is_called: bool) -> None:
@@ -230,6 +238,10 @@ class _Code:
             self.entries.setdefault(place_of(function, chain), set()).add(label)
         if _changes_itself(function):
             self.growing.add((function.__module__, function.__qualname__.rpartition(".")[0]))
+
+    def adds_to(self, path: tuple[str, ...]) -> bool:
+        """Whether code adds to what lies there, also by what a function returns."""
+        return self.grown.has(path) or self._lent.has(path)
 
     def leaves_alone(self, path: tuple[str, ...], value: Any) -> bool:
         """Whether what lies there is not compared."""
@@ -267,7 +279,8 @@ def _observation(
         return None  # a time, a process: made at the first use to differ
     file = getattr(sys.modules[path[0]], "__file__", None) or ""
     changed = _times.setdefault(file, time_of(file))
-    return Observation(path, described, how, file, changed)
+    adds = how == GROWS or (how != EQUAL and code.adds_to(path))
+    return Observation(path, described, how, adds, file, changed)
 
 
 def _travels(module: str) -> bool:

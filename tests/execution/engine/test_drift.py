@@ -797,3 +797,99 @@ def test_attributes_that_code_only_assigns_are_left_alone(make: Make) -> None:
     assert told(found) == "progress.read is None here, and 7 in a worker"
     module.progress.read, module.Timer.scale = None, 7
     assert told(found) == "Timer.scale is 0.0 here, and 7 in a worker"
+
+
+LAZY = """
+    import functools
+    class Single:
+        table = None
+        @classmethod
+        def get(cls):
+            if cls.table is None:
+                cls.table = {"a": 1}
+            return cls.table
+    words = stops = None
+    def get():
+        global words
+        if words is None:
+            words = {"a": 1}
+        return words
+    def stop():
+        global stops
+        if stops is None:
+            stops = ["a"]
+        return stops
+    @functools.lru_cache
+    def config(): return {"k": 1}
+    def by_words(x): return get().get(x)
+    def by_stops(x): return x in stop()
+    def by_config(x): return config().get("m", 1)
+    def by_single(x): return Single.get().get(x)
+    def lent(): return stop()
+    def adds(x):
+        known = get()
+        if x not in known:
+            known[x] = x
+        if len(lent()) < 9:
+            lent().append(x)
+        if len(Single.get()) < 9:
+            Single.get()[x] = x
+        return known[x]
+"""
+
+
+@pytest.mark.parametrize(
+    ("reader", "change", "text"),
+    [
+        ("by_words", "get()['c'] = 2", "words['c'] is 2 here, and missing in a worker"),
+        ("by_stops", "stop().append('b')", "stops[1] is 'b' here, and missing in a worker"),
+        ("by_config", "config()['m'] = 5", "config()['m'] is 5 here, and missing in a worker"),
+        ("by_single", "Single.get()['b'] = 5", "Single.table['b'] is 5 here, and missing in a"),
+    ],
+)
+def test_what_is_made_at_the_first_use_is_compared_whole(
+    reader: str, change: str, text: str, make: Make
+) -> None:
+    module = make(LAZY)
+    exec(change, vars(module))
+    found = observed(getattr(module, reader))
+    assert found is not None
+    exec(Path(module.__file__ or "").read_text(), vars(module))  # as a worker
+    watch = Watch(found)
+    watch.look()
+    getattr(module, reader)("a")
+    with pytest.raises(DriftError, match=re.escape(text)):
+        watch.look()
+
+
+def test_what_code_adds_to_by_what_functions_return_is_compared_where_both_have_it(
+    make: Make,
+) -> None:
+    module = make(LAZY)
+    for x in ("b", "c"):
+        module.adds(x)
+    found = observed(module.adds)
+    assert found is not None
+    exec(Path(module.__file__ or "").read_text(), vars(module))  # as a worker
+    watch = Watch(found)
+    watch.look()
+    module.adds("b")
+    watch.look()
+
+
+def test_a_ring_is_not_what_leads_to_another_object(make: Make) -> None:
+    module = make(
+        """
+        class Node:
+            def __init__(self, value):
+                self.value, self.next = value, self
+        ring = Node(1)
+        ring.next = Node(1)
+        ring.next.next = ring
+        def f(x): return ring.next.next.value
+        """
+    )
+    found = observed(module.f)
+    assert not Watch(found).look()  # type: ignore[arg-type]
+    module.ring.next = module.ring
+    assert told(found).startswith("ring.next is Node(")

@@ -1,0 +1,139 @@
+"""Values of the user's modules that scripts set: workers read the same, or an error names them.
+
+Here they are read by ways that no code of the user's spells out: what is made at the first use, what
+a library calls, what objects in C hold, modules that only a step imports.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests.cases import scripts
+
+pytestmark = pytest.mark.timeout(240)
+
+MODES = ["fork_imported", "fork_first", "fresh"]
+
+# Prints for each function of a module what a pipeline of it gives, or what a worker misses.
+SCRIPT = """
+import pathlib, sys, numpy as np, grain_jax as grain
+import mod
+exec(pathlib.Path("change.py").read_text())
+class Call(grain.transforms.Map):
+    def __init__(self, function): self.function = function
+    def map(self, x): return self.function(x)
+for name in pathlib.Path("readers").read_text().split():
+    for workers in map(int, pathlib.Path("workers").read_text().split()):
+        step = Call(getattr(mod, name))
+        loader = grain.load([1, 2], num_epochs=1, transformations=[step], worker_count=workers)
+        try:
+            found = list(loader)
+        except grain.errors.DriftError as error:
+            found = str(error).splitlines()[1].strip()
+        print(name, workers, found, flush=True)
+"""
+
+
+def look(
+    folder: Path, readers: str, change: str, workers: str = "0 2", mode: str = "", **files: str
+) -> list[str]:
+    """Returns what a script printed that sets things in `mod` and reads them by functions."""
+    for name, text in files.items():
+        (folder / f"{name}.py").write_text(textwrap.dedent(text))
+    (folder / "change.py").write_text(textwrap.dedent(change))
+    (folder / "readers").write_text(readers)
+    (folder / "workers").write_text(workers)
+    settings = {"GRAIN_JAX_ENGINE_MODE": mode} if mode else {}
+    return scripts.output(folder, SCRIPT, 200, **settings)
+
+
+MADE = """
+    import functools, pathlib
+    _t = _s = None
+    def get():
+        global _t
+        if _t is None:
+            _t = {w: i for i, w in enumerate(pathlib.Path("words").read_text().split())}
+        return _t
+    def encode(x): return get().get("c", -1)
+    def stop():
+        global _s
+        if _s is None:
+            _s = ["a"]
+        return _s
+    def keep(x): return [w for w in "ab" if w not in stop()]
+    @functools.lru_cache
+    def cfg(): return {"k": 1}
+    def scale(x): return x * cfg().get("m", 1)
+    _seen = None
+    def seen():
+        global _seen
+        if _seen is None:
+            _seen = {}
+        return _seen
+    def remember(x):
+        if x not in seen():
+            seen()[x] = x * 2
+        return seen()[x]
+"""
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_is_made_at_the_first_use(mode: str, tmp_path: Path, no_process_left: None) -> None:
+    (tmp_path / "words").write_text("a b")
+    change = "mod.get()['c'] = 2; mod.stop().append('b'); mod.cfg()['m'] = 5"
+    lines = look(tmp_path, "encode keep scale remember", change, mode=mode, mod=MADE)
+    assert lines == [
+        "encode 0 [2, 2]",
+        "encode 2 mod._t['c'] is 2 here, and missing in a worker",
+        "keep 0 [[], []]",
+        "keep 2 mod._s[1] is 'b' here, and missing in a worker",
+        "scale 0 [5, 10]",
+        "scale 2 mod.cfg()['m'] is 5 here, and missing in a worker",
+        "remember 0 [2, 4]",
+        "remember 2 [2, 4]",
+    ]
+
+
+def test_a_table_that_is_read_from_a_file_which_changes(
+    tmp_path: Path, no_process_left: None
+) -> None:
+    (tmp_path / "words").write_text("a c")
+    change = "mod.get(); pathlib.Path('words').write_text('c d')"
+    assert look(tmp_path, "encode", change, mod=MADE) == [
+        "encode 0 [1, 1]",
+        "encode 2 mod._t['a'] is 0 here, and missing in a worker",
+    ]
+
+
+def test_a_ring_that_leads_to_another_object(tmp_path: Path, no_process_left: None) -> None:
+    text = """
+    class N:
+        def __init__(self, v):
+            self.v, self.next = v, self
+        def get(self): return self.next.v
+    R = N(1)
+    def f(x): return x * R.get()
+    """
+    zero, two = look(tmp_path, "f", "mod.R.next = mod.N(8)", mod=text)
+    assert zero == "f 0 [8, 16]"
+    assert two.startswith("f 2 mod.R.next is N(")
+
+
+def test_what_a_generator_draws_at_the_first_use_is_no_generator(
+    tmp_path: Path, no_process_left: None
+) -> None:
+    text = """
+    import numpy as np
+    class A:
+        def __init__(self): self.p = None
+        def __call__(self, i):
+            if self.p is None:
+                self.p = np.random.default_rng(5).permutation(7)
+            return int(self.p[i])
+    f = A()
+    """
+    assert look(tmp_path, "f", "", mod=text) == ["f 0 [4, 2]", "f 2 [4, 2]"]
