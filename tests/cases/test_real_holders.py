@@ -1,7 +1,7 @@
 """Values of the user's modules that scripts set: workers read the same, or an error names them.
 
-Here they are read by ways that no code of the user's spells out: what is made at the first use, what
-a library calls, what objects in C hold, modules that only a step imports.
+Here they are read by ways that no code of the user's spells out: what is made at the first use,
+what a library calls, what objects in C hold, modules that only a step imports.
 """
 
 from __future__ import annotations
