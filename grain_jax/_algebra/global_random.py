@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from grain_jax._algebra.drawing import may_draw
-from grain_jax._values import forks, randomness
+from grain_jax._values import forks, randomness, seeds
 
 __all__ = ["State", "may_draw", "preserved", "seed_for"]
 
@@ -46,7 +46,7 @@ def seed_for(seed: int, position: int, output: int, part: int) -> None:
       output: which output of a flat-map it is.
       part: which part of the pipeline works on it.
     """
-    numbers = np.array([seed & _WORD, position & _WORD], np.uint64)
+    numbers = np.array([seeds.word(seed), position & _WORD], np.uint64)
     words = np.concatenate([numbers, randomness.counter_of(output, part)[1:]]).view(np.uint32)
     _set_bits(_ours)
     np.random.seed(words)

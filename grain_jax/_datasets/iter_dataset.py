@@ -248,7 +248,7 @@ class IterDataset(methods.StreamMethods, Generic[T]):
         Raises:
           InvalidValueError: if there is no seed.
         """
-        seed = self._description.seed if seed is None else options.check_seed(seed)
+        seed = self._description.seed if seed is None else options.check_any_seed(seed)
         if seed is None:
             raise errors.InvalidValueError(
                 "random_map needs a seed. Write `ds.seed(...)` before it, or pass seed=...."
@@ -289,7 +289,7 @@ class IterDataset(methods.StreamMethods, Generic[T]):
 
     def seed(self, seed: int) -> IterDataset[T]:
         """Returns the stream with a seed for the random steps after it."""
-        return self._then(f"seed({seed})", seed=options.check_seed(seed))
+        return self._then(f"seed({seed})", seed=options.check_any_seed(seed))
 
     def mp_prefetch(
         self,

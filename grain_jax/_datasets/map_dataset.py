@@ -238,7 +238,7 @@ class MapDataset(methods.MapMethods, Generic[T]):
 
         Args:
           transform: the function of an element and a generator.
-          seed: 32 bits; None takes the seed of `seed()`.
+          seed: from 0; None takes the seed of `seed()`.
 
         Raises:
           InvalidValueError: if there is no seed.
@@ -298,7 +298,7 @@ class MapDataset(methods.MapMethods, Generic[T]):
     def seed(self, seed: int) -> MapDataset[T]:
         """Returns the dataset with a seed for the random steps and shuffles after it."""
         seeded = self._then(self._node, f"seed({seed})")
-        seeded._seed, seeded._depth = options.check_seed(seed), 0
+        seeded._seed, seeded._depth = options.check_any_seed(seed), 0
         return seeded
 
     def shuffle(self, seed: int | None = None) -> MapDataset[T]:
@@ -395,7 +395,7 @@ class MapDataset(methods.MapMethods, Generic[T]):
 
     def _random_seed(self, what: str, seed: int | None) -> int:
         if seed is not None:
-            return options.check_seed(seed)
+            return options.check_any_seed(seed)
         if self._seed is None:
             raise errors.InvalidValueError(
                 f"{what} needs a seed. Write `ds.seed(...)` before it, or pass seed=...."

@@ -16,6 +16,7 @@ __all__ = [
     "ErrorPolicy",
     "MultiprocessingOptions",
     "ReadOptions",
+    "check_any_seed",
     "check_count",
     "check_seed",
     "check_worker_count",
@@ -45,14 +46,19 @@ def check_count(name: str, value: Any, *, minimum: int, hint: str = "") -> int:
 
 
 def check_seed(value: Any) -> int:
-    """Returns a seed of 32 bits, or raises an error that names it."""
-    seed = check_count("seed", value, minimum=0)
+    """Returns the seed of a permutation, of 32 bits, or raises an error that names it."""
+    seed = check_any_seed(value)
     if seed >= 2**32:
         raise errors.InvalidValueError(
             f"seed must fit into 32 bits (0 to {2**32 - 1}), got {seed}. "
             f"Write seed={seed % 2**32} for its lower 32 bits."
         )
     return seed
+
+
+def check_any_seed(value: Any) -> int:
+    """Returns a seed of any size, from 0, or raises an error that names it."""
+    return check_count("seed", value, minimum=0)
 
 
 def usable_cores() -> int:

@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from grain_jax._values.seeds import word
+
 __all__ = ["Rekeyed", "branches", "counter_of", "generator"]
 
 _MASK = 2**64 - 1
@@ -25,12 +27,12 @@ def generator(seed: int, position: int, output: int = 0, step: int = 0) -> np.ra
     """Returns a fresh generator for one record at one random step.
 
     Args:
-      seed: the pipeline's seed, 0 to 2**32 - 1.
+      seed: the pipeline's seed, from 0.
       position: global position in the stream, from 0; epochs go on counting.
       output: which output of a flat-map this is, from 0.
       step: which random step of the pipeline asks, from 0.
     """
-    key = np.array([seed & _MASK, position & _MASK], np.uint64)
+    key = np.array([word(seed), position & _MASK], np.uint64)
     bits = np.random.Philox(counter=counter_of(output, step), key=key)
     return np.random.Generator(bits)
 
@@ -61,7 +63,7 @@ class Rekeyed:
     """
 
     def __init__(self, seed: int, step: int) -> None:
-        self._seed = seed & _MASK
+        self._seed = word(seed)
         self._step = step & _MASK
         self._renew()
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 
 import numpy as np
 
-__all__ = ["derive_seed"]
+__all__ = ["derive_seed", "word"]
 
 
 @functools.lru_cache(maxsize=1024)
@@ -20,3 +21,15 @@ def derive_seed(seed: int, depth: int) -> int:
     3329053876
     """
     return int(np.random.SeedSequence((seed, depth)).generate_state(1)[0])
+
+
+def word(seed: int) -> int:
+    """A seed as 64 bits: itself if it has no more, and otherwise a hash of it.
+
+    >>> word(2**40), word(2**64 + 5) == word(5)
+    (1099511627776, False)
+    """
+    if not seed >> 64:
+        return seed
+    text = seed.to_bytes(seed.bit_length() // 8 + 1, "big")
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")

@@ -113,7 +113,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         r"32 bits.*4294967296.*=0",
     ),
     "seed below 0": (lambda: grain.load(range(3), seed=-1), ValueError, r"seed.*-1"),
-    "seed of a dataset": (lambda: dataset().seed(2**40), ValueError, r"32 bits"),
+    "seed of a dataset": (lambda: dataset().shuffle(seed=2**40), ValueError, r"32 bits"),
     "random map without a seed": (
         lambda: loader(Jitter()),
         ValueError,

@@ -15,7 +15,7 @@ from grain_jax._values import randomness
 
 WORD = 2**64
 PLACES = st.tuples(
-    st.integers(0, 2**32 - 1), st.integers(-(2**63), 2**63 - 1), st.integers(0, 2**96), st.just(2)
+    st.integers(0, 2**64 - 1), st.integers(-(2**63), 2**63 - 1), st.integers(0, 2**96), st.just(2)
 )
 
 
