@@ -6,18 +6,35 @@ All are vectorised over int64 arrays. An index beyond the length stands later, a
 from __future__ import annotations
 
 import dataclasses
+import functools
+import operator
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from grain_jax._algebra.index_maps import ENDLESS, Indices
 from grain_jax._values import errors
 
-__all__ = ["Concatenation", "Given", "Mixture", "Selection", "mixture"]
+__all__ = [
+    "Concatenation",
+    "Exhaustion",
+    "Given",
+    "Mixture",
+    "Selection",
+    "Stop",
+    "check_stop",
+    "mixture",
+    "whole_weights",
+]
 
 _LARGEST_SUM = 3_000_000_000
 """Products of two numbers below this fit into 64 bits."""
+
+
+Stop = Literal["first", "all", "repeat"]
+STOPS = ("first", "all", "repeat")
+"""When a mixture ends."""
 
 
 class Selection(Protocol):
@@ -100,21 +117,136 @@ class Mixture:
                 break
         return parts, inner
 
+    def counts(self, number: int) -> list[int]:
+        """Returns how many of the first `number` elements each part has."""
+        rest = sum(self.weights)
+        periods, before = divmod(number, rest)
+        found = []
+        for weight in self.weights:
+            left = before * (rest - weight) // rest
+            found.append(periods * weight + before - left)
+            before, rest = left, rest - weight
+        return found
 
-def mixture(weights: Sequence[float] | None, lengths: Sequence[int]) -> Mixture:
-    """Returns a mixture of parts of such lengths, by weights of any scale; None means equal ones.
 
-    Weights count in hundredths of the smallest one, as in Grain.
+@dataclasses.dataclass(frozen=True)
+class Exhaustion:
+    """A mixture that goes on, of the parts that are left, until all elements of all have come.
+
+    Where a part has no more for its turn, the others go on as if they began together there.
+
+    Attributes:
+      weights: whole numbers above 0.
+      lengths: of the parts, which have an end.
+    """
+
+    weights: tuple[int, ...]
+    lengths: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if ENDLESS in self.lengths:
+            raise errors.InvalidValueError(
+                f"dataset {self.lengths.index(ENDLESS)} of mix has no end, so that a mixture with "
+                'stop="all" has none. Write stop="first", or leave its repeat() out.'
+            )
+
+    @property
+    def length(self) -> int:
+        """All elements of all parts."""
+        return min(sum(self.lengths), ENDLESS)
+
+    def __call__(self, indices: Indices) -> tuple[Indices, Indices]:
+        epochs, within = np.divmod(indices, self.length)
+        parts, inner = np.zeros(len(indices), np.int64), np.zeros(len(indices), np.int64)
+        for begin, end, active, offsets in self._stretches:
+            rows = np.flatnonzero((within >= begin) & (within < end))
+            if len(rows):
+                chosen, places = self._mixture(active)(within[rows] - begin)
+                parts[rows] = np.array(active)[chosen]
+                inner[rows] = places + np.array(offsets)[chosen]
+        return parts, inner + epochs * np.array(self.lengths)[parts]
+
+    def _mixture(self, active: Sequence[int]) -> Mixture:
+        return Mixture(tuple(self.weights[part] for part in active), (ENDLESS,) * len(active))
+
+    @functools.cached_property
+    def _stretches(self) -> list[tuple[int, int, list[int], list[int]]]:
+        """Between two ends: the first element and the one behind the last, parts, where these are.
+
+        A part that has no elements at the turn that ends a stretch ends there, too, at its own.
+        """
+        found = []
+        active, taken = list(range(len(self.lengths))), [0] * len(self.lengths)
+        begin = 0
+        while active:
+            choose = self._mixture(active)
+            left = [self.lengths[part] - taken[part] for part in active]
+            count = _fitting(choose, left)
+            found.append((begin, begin + count, list(active), [taken[part] for part in active]))
+            for part, number in zip(active, choose.counts(count), strict=True):
+                taken[part] += number
+            begin += count
+            # The one whose turn it is has no more.
+            ((ended,), _) = choose(np.array([count], np.int64))
+            del active[int(ended)]
+        return found
+
+
+def _fitting(choose: Mixture, left: Sequence[int]) -> int:
+    """Returns how many elements of a mixture there are before a part has too few for its turn."""
+    low, high = 0, sum(left) + 1  # of more than there are, one part has too many
+    while high - low > 1:
+        middle = (low + high) // 2
+        fits = all(map(operator.le, choose.counts(middle), left))
+        low, high = (middle, high) if fits else (low, middle)
+    return low
+
+
+def mixture(
+    weights: Sequence[float] | None, lengths: Sequence[int], stop: Stop = "first"
+) -> Mixture | Exhaustion:
+    """Returns a mixture of parts of such lengths.
+
+    Args:
+      weights: of any scale; None means equal ones.
+      lengths: of the parts.
+      stop: see `MapDataset.mix`.
+
+    Raises:
+      InvalidValueError: for weights that are not as many as parts, or not above zero; for a part
+        without elements; for another `stop`.
+    """
+    whole = whole_weights(weights, len(lengths))
+    if 0 in lengths:
+        raise errors.InvalidValueError(
+            f"dataset {lengths.index(0)} of mix has no elements. Leave it out."
+        )
+    if check_stop(stop) == "all":
+        return Exhaustion(whole, tuple(lengths))
+    return Mixture(whole, (ENDLESS,) * len(whole) if stop == "repeat" else tuple(lengths))
+
+
+def check_stop(stop: Any) -> Stop:
+    """Returns when a mixture ends, or refuses what says nothing."""
+    if stop not in STOPS:
+        raise errors.InvalidValueError(
+            f'stop must be "first" (the first part to end ends the mixture), "all" (the others go '
+            f'on) or "repeat" (it begins anew), got {stop!r}.'
+        )
+    found: Stop = stop
+    return found
+
+
+def whole_weights(weights: Sequence[float] | None, parts: int) -> tuple[int, ...]:
+    """Returns weights in hundredths of the smallest one, as in Grain; None means equal ones.
 
     Raises:
       InvalidValueError: for weights that are not as many as parts, or not above zero.
     """
-    if weights is None:
-        weights = [1] * len(lengths)
-    given = list(weights)
-    if len(given) != len(lengths):
+    given = [1] * parts if weights is None else list(weights)
+    if len(given) != parts:
         raise errors.InvalidValueError(
-            f"mix got {len(given)} weights for {len(lengths)} datasets: {given!r}. Give one weight "
+            f"mix got {len(given)} weights for {parts} datasets: {given!r}. Give one weight "
             "for each."
         )
     for place, weight in enumerate(given):
@@ -131,7 +263,7 @@ def mixture(weights: Sequence[float] | None, lengths: Sequence[int]) -> Mixture:
             f"the weights of mix are too far apart: {max(given)!r} and {smallest!r}. Leave out the "
             "dataset of the smallest one."
         )
-    return Mixture(whole, tuple(lengths))
+    return whole
 
 
 @dataclasses.dataclass(frozen=True)

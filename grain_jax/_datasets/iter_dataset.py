@@ -14,10 +14,10 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from grain_jax._algebra import selections, steps, transforms
+from grain_jax._algebra.groupings import blend
 from grain_jax._algebra.groupings import mix as mixes
 from grain_jax._algebra.groupings.base import Grouping
 from grain_jax._algebra.groups import GroupStep
-from grain_jax._algebra.index_maps import ENDLESS
 from grain_jax._datasets import iterables, iterators, merges, methods, shards
 from grain_jax._datasets.plan import Grouped, Plan, Root, Upstream
 from grain_jax._values import dataset_options, errors, options
@@ -202,18 +202,29 @@ class IterDataset(methods.StreamMethods, Generic[T]):
     def mix(
         datasets: Sequence[IterDataset[T]] | Mapping[str, IterDataset[T]],
         weights: Sequence[float] | Mapping[str, float] | None = None,
+        *,
+        stop: selections.Stop = "first",
+        weigh: Callable[[T], int] | None = None,
     ) -> IterDataset[T]:
         """Returns the mixture of streams in proportion to weights, spread evenly.
 
-        It ends where a stream has no element that is wanted of it.
+        Parts by name may have other weights when a state is restored, be more, or fewer: each goes
+        on where it was, new ones begin, and shares count from there on. `mixture_counts` of the
+        iterator says how many elements of each part there have been.
 
         Args:
           datasets: the parts, or parts by name, which messages and states then show.
           weights: one number above 0 for each, of any scale, by name if the parts have names; None
             mixes equal shares.
+          stop: "first" ends where a stream has no element that is wanted of it; "all" goes on with
+            the others, in proportion, until all have ended; "repeat" has no end: parts begin anew.
+          weigh: says how much an element counts, as a whole number: `lambda e: len(e["tokens"])`.
+            The next element comes from the part whose share lags most behind its weight, the first
+            of equals. None counts each as 1.
 
         Raises:
           InvalidValueError: for weights that are not one for each dataset, or not above 0.
+          NoElementsError: as elements come, for a part without any that is to be repeated.
 
         Example:
           >>> import grain_jax as grain
@@ -224,10 +235,20 @@ class IterDataset(methods.StreamMethods, Generic[T]):
         """
         names, given, shares = mixes.named(datasets, weights)
         parts = merges.checked(IterDataset, "mix", given, _HINT)
-        mixture = selections.mixture(shares, [ENDLESS] * len(parts))
+        whole = selections.whole_weights(shares, len(parts))
+        if selections.check_stop(stop) == "first" and weigh is None:
+            grouping: Grouping = mixes.Mix(whole, names)
+        else:
+            if weigh is not None and not callable(weigh):
+                raise errors.InvalidTypeError(
+                    f"weigh must be a function of an element, got {weigh!r}. Write "
+                    'weigh=lambda e: len(e["tokens"]), say.'
+                )
+            grouping = blend.Blend(whole, names, stop, weigh)
         result: IterDataset[T] = IterDataset(parts)
-        shown = "" if weights is None else f"weights={weights!r}"
-        result._make_of(parts, mixes.Mix(mixture.weights, names), f"mix({shown})")
+        shown = [] if weights is None else [f"weights={weights!r}"]
+        shown += [f"stop={stop!r}"] * (stop != "first") + ["by weight"] * (weigh is not None)
+        result._make_of(parts, grouping, f"mix({', '.join(shown)})")
         return result
 
     def map(self, transform: transforms.Map | Callable[[T], Any]) -> IterDataset[Any]:

@@ -20,6 +20,7 @@ from grain_jax._algebra import (
     steps,
     transforms,
 )
+from grain_jax._algebra.selections import Stop
 from grain_jax._datasets import iter_dataset, merges, methods, nodes, roots, subsets
 from grain_jax._values import errors, options
 
@@ -151,19 +152,25 @@ class MapDataset(methods.MapMethods, Generic[T]):
 
     @staticmethod
     def mix(
-        datasets: Sequence[MapDataset[T]], weights: Sequence[float] | None = None
+        datasets: Sequence[MapDataset[T]],
+        weights: Sequence[float] | None = None,
+        *,
+        stop: Stop = "first",
     ) -> MapDataset[T]:
         """Returns the mixture of datasets in proportion to weights, spread evenly.
 
-        It ends where the first dataset does that has no more elements for its share; repeat the
-        parts for a longer one. A state is one number, and restores on any number of processes.
+        A state is one number, and restores on any number of processes.
 
         Args:
           datasets: the parts.
           weights: one number above 0 for each, of any scale; None mixes equal shares.
+          stop: "first" ends where the first dataset does that has no more elements for its share;
+            "all" goes on with the others, in proportion, until all elements of all have come;
+            "repeat" has no end: parts begin anew.
 
         Raises:
-          InvalidValueError: for weights that are not as many as datasets, or not above 0.
+          InvalidValueError: for weights that are not as many as datasets, or not above 0; for a
+            dataset without elements.
 
         Example:
           >>> even, odd = MapDataset.range(0, 10, 2), MapDataset.range(1, 100, 2)
@@ -171,7 +178,7 @@ class MapDataset(methods.MapMethods, Generic[T]):
           [0, 2, 1, 4, 6, 3, 8]
         """
         parts = merges.checked(MapDataset, "mix", datasets)
-        selection = selections.mixture(weights, [len(part) for part in parts])
+        selection = selections.mixture(weights, [len(part) for part in parts], stop)
         text = f"mix(weights={list(weights)})" if weights is not None else "mix"
         return _merged(parts, selection, text)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from grain_jax._algebra import index_maps, samplers, selections, steps
@@ -21,6 +21,7 @@ _NAMES = {
     "sharding": "the kind of sharding",
     "counting": "the steps that change counts or order",
 }
+_NAMED = "by name"
 _SOFT = {"source": "type of source", "sampler": "type of sampler", "maps": "steps on elements"}
 
 
@@ -120,7 +121,11 @@ def _of_plan(plan: Plan) -> _Known:
     root = plan.root
     if isinstance(root, Grouped):
         parts = [_of_plan(parent) for parent in root.parents]
-        known = _merged(root.grouping.identity(), parts)
+        names = getattr(root.grouping, "names", None)
+        if names is None:
+            known = _merged(root.grouping.identity(), parts)
+        else:
+            known = _by_name(root.grouping.identity(), dict(zip(names, parts, strict=True)))
     else:
         node = root.node if isinstance(root, roots.NodeRoot) else None
         known = _Known(type(root).__name__) if node is None else _known(node)
@@ -137,6 +142,40 @@ def _merged(what: str, parts: Sequence[_Known]) -> _Known:
         [[what, *(part.order for part in parts)]],
         [step for part in parts for step in part.steps],
     )
+
+
+def _by_name(what: str, parts: Mapping[str, _Known]) -> _Known:
+    """Returns what is known of parts with names: only those are compared that a state has, too."""
+
+    def each(value: Callable[[_Known], Any]) -> dict[str, Any]:
+        return {_NAMED: {name: value(part) for name, part in parts.items()}}
+
+    def counting(part: _Known) -> list[str]:
+        return [_kind(step) for step in part.steps if _counts(step)]
+
+    return _Known(
+        each(lambda part: part.source),
+        each(lambda part: part.records),
+        [[what, each(lambda part: [part.order, counting(part)])]],
+    )
+
+
+def _in_common(one: Any, other: Any) -> tuple[Any, Any]:
+    """Returns two values without those parts with names that only one of them has."""
+    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        pairs = [_in_common(*pair) for pair in zip(one, other, strict=True)]
+        return [first for first, _ in pairs], [second for _, second in pairs]
+    if not (isinstance(one, dict) and isinstance(other, dict)):
+        return one, other
+    if not one.keys() == other.keys() == {_NAMED}:
+        return one, other
+    mine, yours = one[_NAMED], other[_NAMED]
+    if not (isinstance(mine, dict) and isinstance(yours, dict)):
+        return one, other
+    both = {name: _in_common(mine[name], yours[name]) for name in mine if name in yours}
+    return {name: pair[0] for name, pair in both.items()}, {
+        name: pair[1] for name, pair in both.items()
+    }
 
 
 def _known(node: nodes.Node) -> _Known:
@@ -166,6 +205,8 @@ def _selection(selection: selections.Selection) -> str:
     """Says which part is chosen; lengths of parts are said elsewhere."""
     if isinstance(selection, selections.Mixture):
         return f"mix(weights={list(selection.weights)})"
+    if isinstance(selection, selections.Exhaustion):
+        return f"mix(weights={list(selection.weights)}, stop='all')"
     if isinstance(selection, selections.Given):
         return f"select({type(selection.chooser).__name__})"
     return "concatenate"
@@ -211,6 +252,9 @@ def compare(saved: Mapping[str, Any], now: Mapping[str, Any], *, strict: bool) -
     Raises:
       StateError: naming what differs.
     """
+    pairs = {key: _in_common(saved.get(key), now.get(key)) for key in (*_NAMES, *_SOFT)}
+    saved = {**saved, **{key: pair[0] for key, pair in pairs.items() if key in saved}}
+    now = {**now, **{key: pair[1] for key, pair in pairs.items()}}
     differing = [
         f"{text}: the state says {saved.get(key)!r}, this pipeline says {now[key]!r}"
         for key, text in _NAMES.items()

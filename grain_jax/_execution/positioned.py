@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Generic, Self, TypeVar
 
 from grain_jax._datasets.stages import Stage
-from grain_jax._execution import fingerprint, ownership, states
+from grain_jax._execution import fingerprint, mixtures, ownership, states
 from grain_jax._execution.layout import Layout, Position
 from grain_jax._execution.pipeline import Pipeline
 from grain_jax._values import checkpointable, closing, faults, forks, notices
@@ -94,6 +94,25 @@ class Positioned(
     def skipped_count(self) -> int:
         """How many records an `ErrorPolicy` has left out so far; the state goes on from there."""
         return self._pipeline.skipped_count
+
+    @property
+    def mixture_counts(self) -> dict[str, dict[str, int]]:
+        """How many elements of each part of a mixture of streams are done with, and their weight.
+
+        By name, or number, of the parts: `{"web": {"elements": 12, "weight": 340}, ...}`; a part of
+        a part stands behind it, as "web/news". Elements that wait for others, as in a row that is
+        being packed, do not count yet. Where weights or parts changed as a state was restored, it
+        is those since then.
+        """
+        state: Any = self.get_state()
+        value = json.loads(state) if isinstance(state, bytes) else state
+        if value["elastic"]:
+            return {}
+        layout, position = states.decode(
+            value, self._pipeline, self._mark, lanes=None, strict=False
+        )
+        form = self._pipeline.form(position, layout)
+        return mixtures.counts(form, form.start if position.cursor is None else position.cursor)
 
     def start_prefetch(self) -> None:
         """Starts workers, if there are any, ahead of the first `next`."""

@@ -105,6 +105,11 @@ class PrefetchIterator(Closing, StatefulCheckpointable, Generic[T]):
         """How many records that were, as the source says."""
         return getattr(self._iterator, "skipped_count", 0)
 
+    @property
+    def mixture_counts(self) -> dict[str, dict[str, int]]:
+        """What the source says of the parts of its mixture, as of the last element received."""
+        return getattr(self._iterator, "mixture_counts", {})
+
     def start_prefetch(self) -> None:
         """Starts reading ahead now rather than at the first `next`."""
         if self._owner is not None:

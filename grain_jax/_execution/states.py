@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from grain_jax._datasets.plan import Branch, Upstream
-from grain_jax._execution import fingerprint, forms, joining, ownership, version1
+from grain_jax._execution import fingerprint, forms, joining, mixtures, ownership, version1
 from grain_jax._execution.layout import Layout, Position
 from grain_jax._execution.pipeline import Pipeline
 from grain_jax._execution.runs import Cursor
@@ -57,6 +57,8 @@ def encode(pipeline: Pipeline, exact: Position | None = None) -> dict[str, Any]:
             "shard": list(layout.shard),
             "sampler_shard": list(layout.sampler_shard),
         }
+        if (named := mixtures.described(pipeline.form(position))) is not None:
+            where["mixtures"] = named
     return {"grain_jax": _VERSION, **where, "lanes": layout.lanes}
 
 
@@ -222,15 +224,12 @@ def _exact(
     _check_joined(layout, branch)
     if "cursor" not in state:
         raise errors.StateError("the state has no field 'cursor', which says where to go on")
-    given = state["cursor"]
-    leaves = sum(1 for _ in _leaves(given))
-    streams = layout.streams * len(pipeline.plan.leaves())
-    if leaves != streams:  # before anything is made of numbers that a file may hold
-        raise errors.StateError(
-            f"field 'cursor' of the state has {leaves} cursors where this pipeline has "
-            f"{streams} streams. Build it with as many lanes and shards as then."
-        )
+    given, named = state["cursor"], state.get("mixtures")
+    _check_leaves(given, pipeline, layout, parts_may_differ=named is not None)
     form = pipeline.form(position, layout)
+    if named is not None:
+        given = mixtures.fitted(given, form, named)
+        _check_leaves(given, pipeline, layout)
     is_old = version1.FROM in state
     if is_old and not state[version1.FROM]:
         # Stages behind the lanes said nothing before their first element.
@@ -247,6 +246,19 @@ def _exact(
             ) from None
         cursor = reading.restarted(given, form)
     return dataclasses.replace(position, cursor=cursor)
+
+
+def _check_leaves(
+    given: Any, pipeline: Pipeline, layout: Layout, *, parts_may_differ: bool = False
+) -> None:
+    """Checks a cursor before anything is made of numbers that a file may hold."""
+    leaves = sum(1 for _ in _leaves(given))
+    streams = layout.streams * len(pipeline.plan.leaves())
+    if leaves != streams and not (parts_may_differ and layout.streams <= leaves):
+        raise errors.StateError(
+            f"field 'cursor' of the state has {leaves} cursors where this pipeline has "
+            f"{streams} streams. Build it with as many lanes and shards as then."
+        )
 
 
 class _Unlike(Exception):

@@ -44,6 +44,15 @@ class Mix(Grouping):
         lengths = (ENDLESS,) * parents
         return _Mixing(selections.Mixture(self.weights, lengths), count)
 
+    def identity(self) -> str:
+        """Names it; parts with names may have other weights in a later run."""
+        return super().identity() if self.names is None else "mix(by name)"
+
+    def taken(self, kept: tuple[int, ...]) -> list[tuple[int, int]]:
+        """Returns for each part how many elements there have been, which is what they weigh."""
+        counts = selections.Mixture(self.weights, (ENDLESS,) * len(self.weights)).counts(kept[0])
+        return list(zip(counts, counts, strict=True))
+
 
 class _Mixing(Schedule):
     """Plans ahead which part is next."""
