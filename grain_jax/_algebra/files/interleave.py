@@ -55,16 +55,23 @@ class Interleave:
 
     def at(self, positions: Keys) -> tuple[Keys, Keys]:
         """Returns for each position the number of the file, and that of the record in it."""
+        if not len(positions):
+            return positions, positions
+        lowest = bisect.bisect_right(self._begins, int(positions.min())) - 1
+        highest = bisect.bisect_right(self._begins, int(positions.max())) - 1
+        if lowest == highest:
+            return self._within(lowest, positions)
         stretches = np.searchsorted(self._begins, positions, side="right") - 1
         files, rows = np.empty_like(positions), np.empty_like(positions)
-        for stretch in np.unique(stretches).tolist():
+        for stretch in range(lowest, highest + 1):
             here = stretches == stretch
-            rounds, turn = np.divmod(
-                positions[here] - self._begins[stretch], len(self._turns[stretch][0])
-            )
-            files[here] = self._turns[stretch][0][turn]
-            rows[here] = self._turns[stretch][1][turn] + rounds
+            files[here], rows[here] = self._within(stretch, positions[here])
         return files, rows
+
+    def _within(self, stretch: int, positions: Keys) -> tuple[Keys, Keys]:
+        files, rows = self._turns[stretch]
+        rounds, turn = np.divmod(positions - self._begins[stretch], len(files))
+        return files[turn], rows[turn] + rounds
 
     def one(self, position: int) -> tuple[int, int]:
         """Returns the file and the record at one position."""

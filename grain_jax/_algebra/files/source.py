@@ -176,7 +176,7 @@ class FileSource(access.Source):
         found: list[Any] = [None] * len(keys)
         failures: list[tuple[int, BaseException]] = []
         with self._lock:
-            for file in np.unique(files).tolist():
+            for file in sorted(set(files.tolist())):
                 places = np.flatnonzero(files == file)
                 self._read_file(file, places.tolist(), rows[places].tolist(), found, failures)
         if failures:
