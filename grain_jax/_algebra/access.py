@@ -135,6 +135,10 @@ class Source:
         else:
             self.given.__exit__(None, None, None)
 
+    def whence(self, key: int) -> str:
+        """Says in words which record a key is of."""
+        return f"record key {key}"
+
     def check(self, keys: Keys) -> None:
         """Refuses keys that are no keys of the source.
 

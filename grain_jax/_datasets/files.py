@@ -24,12 +24,38 @@ Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 class _Files(IterDataset[Any]):
     """A stream of the records of files, which take turns."""
 
+    _source: FileSource
+
     def _read(self, given: Format, path: Paths, cycle_length: int) -> None:
         places = options.check_count("cycle_length", cycle_length, minimum=1)
-        source = FileSource(given, paths.expand(path), places)
+        self._begin(FileSource(given, paths.expand(path), places), f"({path!r})")
+
+    def _begin(self, source: FileSource, text: str) -> None:
         root = roots.NodeRoot(nodes.SourceNode(source))
         self._be(iter_dataset.stream_of(root, parents=(), seed=None, steps=0, randoms=0))
-        self._text = f"{type(self).__name__}({path!r})"
+        self._source, self._text = source, f"{type(self).__name__}{text}"
+
+    def set_slice(self, sl: slice, sequential_slice: bool = False) -> None:
+        """Leaves, in this very dataset, only the files that a slice of their list has.
+
+        `shard` deals records out as well where there are fewer files than shards.
+
+        Args:
+          sl: of the list of files.
+          sequential_slice: accepted for compatibility.
+
+        Raises:
+          InvalidValueError: if no file is left.
+        """
+        source = self._source
+        names = source.names[sl]
+        if not names:
+            raise errors.InvalidValueError(
+                f"set_slice({sl}) leaves none of {len(source.names)} files. Write "
+                "ds.shard(shard_options), which deals records out where files do not suffice."
+            )
+        text = self._text.removeprefix(type(self).__name__)
+        self._begin(FileSource(source.given, names, source.places), f"{text}[{sl}]")
 
 
 class ParquetIterDataset(_Files):

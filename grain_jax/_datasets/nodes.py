@@ -145,7 +145,9 @@ def whence(node: Node, index: int) -> str | None:
         found: str | None = node.whence(index)
         return found
     key = node.key(index)
-    return None if key is None else f"record key {key}"
+    if key is None:
+        return None
+    return node.source.whence(key) if isinstance(node, SourceNode) else f"record key {key}"
 
 
 def check_not_empty(length: int, indices: Indices) -> None:

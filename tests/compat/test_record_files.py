@@ -53,6 +53,22 @@ def test_options_of_pyarrow(reference_grain: ModuleType, tmp_path: Path) -> None
         assert [row["n"] for row in rows] == [0, 1, 2, 3, 4]
 
 
+def test_slices_of_files(reference_grain: ModuleType, tmp_path: Path) -> None:
+    names = [str(tmp_path / f"{number}.parquet") for number in range(5)]
+    for number, name in enumerate(names):
+        pq.write_table(table(100 * number, 3), name)
+    for part in (slice(1, None, 2), slice(2), slice(3, 0, -1)):
+        found = []
+        for library in (grain_jax, reference_grain):
+            rows = library.experimental.ParquetIterDataset(names)
+            rows.set_slice(part)
+            found.append([int(row["n"]) for row in rows])
+        assert found[0] == found[1]
+    rows = grain_jax.experimental.ParquetIterDataset(names)
+    with pytest.raises(ValueError, match=r"leaves none of 5 files. Write ds.shard\("):
+        rows.set_slice(slice(7, None))
+
+
 def test_tfrecord(reference_grain: ModuleType, tmp_path: Path) -> None:
     records = [b"", b"a", bytes(range(256)) * 40, b"b" * 70_000]
     name = record_files.write(tmp_path / "a.tfrecord", records)

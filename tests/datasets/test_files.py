@@ -365,6 +365,19 @@ def test_compressed_files_that_are_cut_off(tmp_path: Path, kind: str, left: floa
 
 
 @pytest.mark.parametrize("workers", [0, 2])
+def test_a_step_that_fails_says_which_record_of_which_file(tmp_path: Path, workers: int) -> None:
+    names = [tmp_path / f"{number}.txt" for number in range(2)]
+    for name in names:
+        name.write_text("1\n2\nx\n" if name is names[1] else "1\n2\n3\n")
+    stream = TextLinesIterDataset(names).map(int)
+    with iter(trees.with_workers(stream, workers) if workers else stream) as iterator:
+        assert [next(iterator) for _ in range(5)] == [1, 1, 2, 2, 3]
+        with pytest.raises(ValueError, match="invalid literal") as found:
+            next(iterator)
+    assert any(f"(record 2 of {str(names[1])!r})" in note for note in found.value.__notes__)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
 def test_text_in_another_encoding(tmp_path: Path, workers: int) -> None:
     (tmp_path / "a.txt").write_bytes(b"a\nb\n\xfcber\nc\n")
     found, error = until_error(TextLinesIterDataset(tmp_path / "a.txt"), workers)

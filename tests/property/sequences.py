@@ -58,6 +58,9 @@ class Kinded:
     def encoded(self, sequence: list[int]) -> Any:
         return encode(self.kind, sequence[:MOST])
 
+    def parsed(self, line: str) -> Any:
+        return self.encoded([int(number) for number in line.split()])
+
     def keeps(self, element: Any) -> bool:
         return sum(decode(element)) % 3 > 0
 

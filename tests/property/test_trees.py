@@ -64,6 +64,9 @@ def tree(
             [rng.randrange(100) for _ in range(rng.randint(1, sequences.MOST))]
             for _ in range(count)
         ]
+        if rng.random() < 0.3:
+            lines = [" ".join(map(str, row)) for row in rows]
+            return trees.of_lines(lines).seed(3).map(of.parsed), rows[index::shards]
         ds = grain.MapDataset.source([of.encoded(row) for row in rows])
         # Some are read by threads where there are no workers.
         reading = grain.ReadOptions(num_threads=rng.choice([0, 0, 3]))

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
+import tempfile
+import zlib
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -12,7 +16,7 @@ import numpy as np
 
 import grain_jax as grain
 
-__all__ = ["check", "form", "of", "same", "whole", "with_workers"]
+__all__ = ["check", "form", "of", "of_lines", "same", "whole", "with_workers"]
 
 Stream = grain.IterDataset[Any]
 
@@ -22,6 +26,19 @@ _WHOLE, _SOME = 7, 4
 def of(source: Sequence[Any], make: Callable[[Stream], Stream] = lambda stream: stream) -> Stream:
     """What an operator makes of the elements of a source."""
     return make(grain.MapDataset.source(source).to_iter_dataset())
+
+
+@functools.cache
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory()
+
+
+def of_lines(lines: Sequence[str]) -> Stream:
+    """The stream of the lines of a file."""
+    text = "".join(f"{line}\n" for line in lines)
+    path = Path(_folder().name, f"{zlib.crc32(text.encode())}.txt")
+    path.write_text(text)
+    return grain.experimental.TextLinesIterDataset(path)
 
 
 def with_workers(stream: Stream, workers: int) -> Stream:
