@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from grain_jax._datasets.fluent import apply_transformations as apply_transformations
     from grain_jax._datasets.operators.flat_map import FlatMapIterDataset as FlatMapIterDataset
     from grain_jax._datasets.operators.flat_map import FlatMapMapDataset as FlatMapMapDataset
+    from grain_jax._datasets.operators.interleave import (
+        InterleaveIterDataset as InterleaveIterDataset,
+    )
     from grain_jax._datasets.operators.limit import LimitIterDataset as LimitIterDataset
     from grain_jax._datasets.operators.packing import (
         BestFitPackIterDataset as BestFitPackIterDataset,
@@ -75,6 +78,7 @@ else:
             "FlatMapIterDataset": f"{_OPERATORS}.flat_map:FlatMapIterDataset",
             "FlatMapMapDataset": f"{_OPERATORS}.flat_map:FlatMapMapDataset",
             "FlatMapTransform": "grain_jax._algebra.transforms:FlatMap",
+            "InterleaveIterDataset": f"{_OPERATORS}.interleave:InterleaveIterDataset",
             "LimitIterDataset": f"{_OPERATORS}.limit:LimitIterDataset",
             "MapWithIndexTransform": "grain_jax._algebra.transforms:MapWithIndex",
             "PackAndBatchOperation": "grain_jax._algebra.packs:PackAndBatchOperation",

@@ -25,7 +25,8 @@ PUBLIC = {
     "grain_jax.experimental": """
         BOSHandling BestFitPackIterDataset ConcatThenSplitIterDataset DatasetOptions
         ElasticIterator ExecutionTrackingMode FirstFitPackIterDataset FlatMapIterDataset
-        FlatMapMapDataset FlatMapTransform LimitIterDataset MapWithIndexTransform
+        FlatMapMapDataset FlatMapTransform InterleaveIterDataset LimitIterDataset
+        MapWithIndexTransform
         PackAndBatchOperation ParquetIterDataset ParseExample RebatchIterDataset
         RepeatIterDataset ShapeDtypeStruct ShapeDtypeStructProtocol TFRecordIterDataset
         TextLinesIterDataset ThreadPrefetchDatasetIterator ThreadPrefetchIterDataset

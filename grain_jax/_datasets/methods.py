@@ -13,6 +13,7 @@ from grain_jax._values import errors, options, seeds, sharding
 
 if TYPE_CHECKING:
     from grain_jax._datasets.iter_dataset import IterDataset
+    from grain_jax._datasets.map_dataset import MapDataset
 
 __all__ = ["MapMethods", "StreamMethods", "seed_for"]
 
@@ -119,6 +120,23 @@ class StreamMethods(Methods):
           [(1, 10), (3, 30), (5, 50)]
         """
         result: IterDataset[tuple[Any, ...]] = _made("zip:ZipIterDataset", datasets, strict=strict)
+        return result
+
+    @staticmethod
+    def interleave(
+        datasets: Sequence[IterDataset[Any] | MapDataset[Any]] | MapDataset[Any],
+        *,
+        cycle_length: int,
+    ) -> IterDataset[Any]:
+        """Returns elements of datasets in turn, of which `cycle_length` are open at a time.
+
+        Args:
+          datasets: the datasets, or a `MapDataset` of them.
+          cycle_length: 1 for one after the other.
+        """
+        result: IterDataset[Any] = _made(
+            "interleave:InterleaveIterDataset", datasets, cycle_length=cycle_length
+        )
         return result
 
     def limit(self: Self, count: int) -> Self:
@@ -342,6 +360,23 @@ class MapMethods(Methods):
 
     _seed: int | None
     _depth: int
+
+    def interleave(self, *, cycle_length: int) -> IterDataset[Any]:
+        """Returns elements in turn of the datasets that are the elements of this one.
+
+        Args:
+          cycle_length: how many are open at a time; 1 for one after the other.
+
+        Example:
+          >>> import grain_jax as grain
+          >>> parts = grain.MapDataset.source([3, 2]).map(grain.MapDataset.range)
+          >>> list(parts.interleave(cycle_length=2))
+          [0, 0, 1, 1, 2]
+        """
+        result: IterDataset[Any] = _made(
+            "interleave:InterleaveIterDataset", self, cycle_length=cycle_length
+        )
+        return result
 
     def window_shuffle(self: M, window_size: int, *, seed: int | None = None) -> M:
         """Returns the dataset in windows of neighbours, each in an order of its own in each epoch.

@@ -229,3 +229,12 @@ def _passed(
     if schedule is None:
         return Passed(parts, grouping, place, again)
     return Merged(parts, schedule, place, again)
+
+
+def _together(branch: Branch) -> int:
+    """Returns how many streams that begin are read at a time."""
+    root = branch.plan.root
+    if not isinstance(root, Grouped):
+        return 1
+    counts = sorted(map(_together, branch.parents), reverse=True)
+    return sum(counts[: root.grouping.together])

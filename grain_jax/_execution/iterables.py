@@ -101,16 +101,9 @@ class Own:
     """
 
     def __init__(self, root: Upstream, cursor: Cursor, put: Put | None, is_ahead: bool) -> None:
-        number, state = cursor
-        if number and state is None:
-            warnings.warn(
-                f"{root.title} does not say where it stands, so its first {number} elements are "
-                "read again and left out. Give what it goes through state_dict and "
-                "load_state_dict, or get_state and set_state.",
-                stacklevel=2,
-            )
         self._root = root
-        self._number = number
+        self._number, state = cursor
+        self._is_told = not self._number or state is not None
         self._put = put
         self._reader = _Reader(root, cursor, put if is_ahead else None)
         self._run: RunAhead[tuple[Any, bool, int, Any]] | None = None
@@ -129,7 +122,19 @@ class Own:
     def advance(self) -> None:
         """Has the thread read on, if there is one."""
         if self._run is not None:
+            self._tell()
             self._run.start()
+
+    def _tell(self) -> None:
+        """Says what is read again, before it is."""
+        if not self._is_told:
+            self._is_told = True
+            warnings.warn(
+                f"{self._root.title} does not say where it stands, so its first {self._number} "
+                "elements are read again and left out. Give what it goes through state_dict and "
+                "load_state_dict, or get_state and set_state.",
+                stacklevel=2,
+            )
 
     def close(self) -> None:
         """Closes the iterator over the iterable, which was made here."""
@@ -147,8 +152,9 @@ class Own:
         if self._run is None:
             if not block:
                 return PENDING  # in this thread nothing is read before it is wanted
+            self._tell()
             return self._pull_one() if self._put is None else self._pull_sent(1)
-        self._run.start()
+        self.advance()
         if not (block or self._run.has_more()):
             return PENDING
         return self._pull_sent(min(most, self._most))
@@ -157,6 +163,7 @@ class Own:
         try:
             element, _, number, state = self._reader()
         except StopIteration:
+            self._reader.close()
             return END
         return Run([element], _Elements(number - 1, [state]), 0, 1)
 

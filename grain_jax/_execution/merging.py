@@ -59,6 +59,12 @@ class Merged(Parents):
         parent = self._parents[numbers[0]]
         return parent.count > 0 or (not parent.has_ended and parent.stream.is_ready)
 
+    def advance(self) -> None:
+        """Gets work going in the parents that come next."""
+        numbers = self._schedule.ahead()
+        for number in range(len(self._parents)) if numbers is None else numbers:
+            self._parents[number].stream.advance()
+
     def pull(self, most: int, block: bool) -> Any:
         """Returns a run of the next element and of others that are here, PENDING or END."""
         # Whichever parent is pulled gets its own work going; the others want it now and then.

@@ -186,3 +186,29 @@ def test_flat_maps(reference_grain: ModuleType, fan_out: int) -> None:
         ]
 
     assert made(grain_jax) == made(reference_grain)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    lengths=st.lists(st.integers(0, 7), min_size=1, max_size=8),
+    cycle=st.integers(1, 9),
+    kind=st.sampled_from(["streams", "random access", "dataset"]),
+)
+def test_interleaves(
+    reference_grain: ModuleType, lengths: list[int], cycle: int, kind: str
+) -> None:
+    def made(library: ModuleType) -> list[Any]:
+        parts: Any = streams(library, lengths)
+        if kind == "random access":
+            ranges = [(100 * part, 100 * part + length) for part, length in enumerate(lengths)]
+            parts = [library.MapDataset.range(*bounds) for bounds in ranges]
+        elif kind == "dataset":
+            parts = library.MapDataset.source(lengths).map(
+                lambda length: library.MapDataset.range(length).to_iter_dataset(
+                    library.ReadOptions(num_threads=0)
+                )
+            )
+        make = library.experimental.InterleaveIterDataset
+        return plain_list(make(parts, cycle_length=cycle))
+
+    assert made(grain_jax) == made(reference_grain)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["KINDS", "MOST", "Kinded", "decode", "encode"]
+__all__ = ["KINDS", "MOST", "Kinded", "Listed", "decode", "encode"]
 
 KINDS = ("arrays", "number", "registered", "text")
 _BASE = 10_000
@@ -47,6 +47,28 @@ def decode(element: Any) -> list[int]:
         element, digit = divmod(element, _BASE)
         sequence.append(digit - 1)
     return sequence
+
+
+class Listed:
+    """An iterator of the user's own over a list, which says where it stands."""
+
+    def __init__(self, elements: Sequence[Any]) -> None:
+        self._elements, self._at = elements, 0
+
+    def __iter__(self) -> Listed:
+        return self
+
+    def __next__(self) -> Any:
+        if self._at == len(self._elements):
+            raise StopIteration
+        self._at += 1
+        return self._elements[self._at - 1]
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self._at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self._at = state["at"]
 
 
 class Kinded:

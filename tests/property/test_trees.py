@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import grain_jax as grain
+from tests.datasets.operators.test_interleave import in_turn
 from tests.property import sequences, stubs, trees
 
 pytestmark = pytest.mark.usefixtures("no_process_left")
@@ -67,7 +68,10 @@ def tree(
         if rng.random() < 0.3:
             lines = [" ".join(map(str, row)) for row in rows]
             return trees.of_lines(lines).seed(3).map(of.parsed), rows[index::shards]
-        ds = grain.MapDataset.source([of.encoded(row) for row in rows])
+        elements = [of.encoded(row) for row in rows]
+        if shards == 1 and rng.random() < 0.25:
+            return grain.IterDataset.from_iterable(lambda: sequences.Listed(elements)), rows
+        ds = grain.MapDataset.source(elements)
         # Some are read by threads where there are no workers.
         reading = grain.ReadOptions(num_threads=rng.choice([0, 0, 3]))
         return ds.seed(3).to_iter_dataset(reading), rows[index::shards]
@@ -86,6 +90,7 @@ def tree(
             "mix",
             "chain",
             "zip",
+            "interleave",
         ]
         + ["random", "random"] * draws
     )
@@ -116,6 +121,11 @@ def tree(
         cut = [flat[begin : begin + length] for begin in range(0, len(flat), length)]
         return stubs.stream(stubs.Split(length), ds, make=of.pieces), cut
     other, others = build()
+    if choice == "interleave":
+        third, more = build()
+        cycle = rng.randint(1, 3)
+        parts = grain.IterDataset.interleave([ds, other, third], cycle_length=cycle)
+        return parts, in_turn([rows, others, more], cycle)
     if choice == "mix":
         order = rng.choice([(0, 1), (0, 0, 1), (1, 0, 1, 1)])
         return stubs.stream(stubs.Mix(order), ds, other), list(mixed([rows, others], order))

@@ -130,6 +130,10 @@ class Schedule(abc.ABC):
         """Returns how often a parent has begun anew before the elements that it gives next."""
         return 0
 
+    def ahead(self) -> Sequence[int] | None:
+        """Returns the parents that work ahead; None for all."""
+        return None
+
 
 class Grouping:
     """Data: it pickles and compares.
@@ -141,6 +145,11 @@ class Grouping:
 
     measure: Measure | None = None
     wanted: int = 1
+
+    @property
+    def together(self) -> int | None:
+        """How many parents work at a time; None for all."""
+        return None
 
     def first(self, parents: int) -> tuple[int, ...]:
         """Returns its own numbers at the start."""
