@@ -87,6 +87,8 @@ def mentions(code: types.CodeType) -> Mentions:
             imports.append((imported,))
         elif kind == "IMPORT_FROM":
             imports.append((imported, name))
+        elif kind == "STORE_NAME" and code.co_name == "<module>":
+            pass  # what a module defines
         elif instruction.opcode in dis.hasname and isinstance(name, str):
             (stored if kind in _STORING else names).add(name)
     if chain:

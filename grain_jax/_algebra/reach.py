@@ -11,18 +11,16 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import functools
 import itertools
-import os
 import sys
-import sysconfig
-import threading
 import types
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
+from grain_jax._algebra import outlines
+from grain_jax._algebra.insides import attributes, content, functions_of, is_a, is_users
 from grain_jax._algebra.mentions import absolute, mentions
 
 __all__ = [
@@ -49,6 +47,7 @@ FUNCTION, VARIABLE, ATTRIBUTE, PART = "function", "variable", "attribute", "part
 _DEEPEST = 8
 _MOST_PARTS = 1_000
 _MOST = 50_000
+_MOST_TEXTS = 64  # that may be names of modules which are not loaded
 
 _ATOMS = frozenset({bool, int, float, complex, str, bytes, bytearray, range, type(None), type(...)})
 
@@ -68,16 +67,6 @@ _DESCRIPTORS = (
     types.MethodDescriptorType,
     types.ClassMethodDescriptorType,
 )
-
-_LIBRARIES = tuple(
-    os.path.normpath(path) + os.sep
-    for path in {
-        sysconfig.get_path("stdlib"),
-        sysconfig.get_path("platstdlib"),
-        os.path.dirname(os.path.dirname(__file__)),
-    }
-)
-_PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -103,34 +92,6 @@ class Found:
     name: str = ""
     owner: type | None = None
     is_named: bool = True
-
-
-def is_a(value: Any, kinds: Any) -> bool:
-    """Whether a value's type is one of these; `isinstance` may call the value's code."""
-    return issubclass(type(value), kinds)
-
-
-def is_users(module: str, file: str | None = None) -> bool:
-    """Whether a module is code of the user's, and no library's.
-
-    Args:
-      module: its name.
-      file: where it lies; None looks it up among the modules that are loaded.
-    """
-    if file is None:
-        file = getattr(sys.modules.get(module), "__file__", None)
-    if file is None:
-        # A notebook has no file, nor has a module that was made by hand.
-        top = module.partition(".")[0]
-        return top not in sys.stdlib_module_names and not top.startswith("_cython_")
-    return _is_users_file(file)
-
-
-@functools.lru_cache(maxsize=4096)
-def _is_users_file(file: str) -> bool:
-    path = os.path.abspath(file)
-    is_package = any(part in path for part in _PACKAGES)
-    return not is_package and not path.startswith(_LIBRARIES)
 
 
 def reach(roots: Iterable[Any], names: Iterable[str] = ()) -> Iterator[Found]:
@@ -298,13 +259,24 @@ def names_in(function: types.FunctionType, is_read: bool = False) -> frozenset[s
         names = found.read.union(*(rest for _, *rest in chains))
     if not found.is_dynamic:
         return names
+    texts = _texts_of(function)
+    return names.union(texts, *(text.split(".") for text in texts if _is_dotted(text)))
+
+
+def _texts_of(function: types.FunctionType) -> frozenset[str]:
+    """Returns the texts that may be names, of a function that looks names up as it runs."""
+    found = mentions(function.__code__)
     scope = function.__globals__
     held = [scope.get(name) for name, *_ in found.chains]
     modules = [one for one in held if isinstance(one, types.ModuleType) and is_users(one.__name__)]
     held += [vars(one).get(name) for one in modules for name in found.names]
     held += [content(cell) for cell in function.__closure__ or ()]
     held += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-    return names.union(found.texts, *map(_texts_in, held))
+    return found.texts.union(*map(_texts_in, held))
+
+
+def _is_dotted(text: str) -> bool:
+    return "." in text and all(part.isidentifier() for part in text.lstrip(".").split("."))
 
 
 def _is_library(value: Any) -> bool:
@@ -318,7 +290,8 @@ def _texts_in(value: Any) -> set[str]:
         parts: list[Any] = [] if is_scope else [*value, *value.values()]
     else:
         parts = [*value] if type(value) in (list, tuple, set, frozenset) else [value]
-    return {part for part in parts[:_MOST_PARTS] if type(part) is str}
+    texts = {part for part in parts[:_MOST_PARTS] if type(part) is str}
+    return {text.replace(":", ".") for text in texts}  # as `module:name`
 
 
 def variables(
@@ -337,11 +310,20 @@ def variables(
         spaces.append((scope, scope.get("__name__") or ""))
     ends = [_follow(scope, scope.get("__name__") or "", chain) for chain in found.chains]
     for name, *rest in found.imports:
-        source = sys.modules.get(absolute(name, package))
+        full = absolute(name, package)
+        if rest and rest[0] not in vars(outlines.module(full) or types):
+            ends += _loaded_by(f"{full}.{rest[0]}")  # if that is a module
+        ends += _loaded_by(full)
+        source = outlines.module(full)
         if source is not None:
-            end = _follow(vars(source), source.__name__, rest)
+            # What a module only takes from another is followed where code names it.
+            taken = () if function.__name__ == outlines.BODY else rest
+            end = _follow(vars(source), source.__name__, taken)
             ends += [end] if isinstance(end, tuple) else [end, (vars(source), source.__name__)]
     if not found.calls.isdisjoint(("import_module", "__import__", "modules")):
+        texts = sorted(text for text in _texts_of(function) if _is_dotted(f".{text}"))
+        for name in texts[:_MOST_TEXTS]:
+            ends += _loaded_by(absolute(name, package))
         sources = [sys.modules.get(absolute(name, package)) for name in sorted(names)]
         spaces += [(vars(one), one.__name__) for one in sources if one and is_users(one.__name__)]
     spaces += [end for end in ends if isinstance(end, tuple)]  # handed on, or looked into by text
@@ -351,6 +333,17 @@ def variables(
             known.append("__getattr__")
         ends += [_follow(space, module, [name]) for name in known]
     yield from (end for end in ends if isinstance(end, Found))
+
+
+def _loaded_by(name: str) -> Iterator[Found | tuple[dict[str, Any], str]]:
+    """Yields the modules of the user's that importing a name gives; of new ones their code, too."""
+    for each in itertools.accumulate(name.split("."), "{}.{}".format):
+        source = outlines.module(each)
+        if source is not None and is_users(each):
+            scope = vars(source)
+            if isinstance(source, outlines.Outline):
+                yield Found(VARIABLE, f"{each}.{outlines.BODY}", scope[outlines.BODY], each)
+            yield scope, each
 
 
 def _follow(
@@ -364,6 +357,9 @@ def _follow(
             name = "__getattr__"  # of the module, which answers in its place
         if name not in scope:
             return None
+        source, name = scope.get(outlines.ORIGINS, {}).get(name, (None, name))
+        if source is not None:
+            return _follow(vars(source), source.__name__, [name])
         value = scope[name]
         if not is_a(value, types.ModuleType):
             return Found(VARIABLE, f"{module}.{name}", value, module, name)
@@ -374,43 +370,3 @@ def _follow(
 def _is_users_function(function: types.FunctionType) -> bool:
     scope = function.__globals__
     return is_users(scope.get("__name__") or "", scope.get("__file__"))
-
-
-def content(cell: types.CellType) -> Any:
-    """Returns what a variable of an enclosing function holds; None where it is not bound yet."""
-    try:
-        return cell.cell_contents
-    except ValueError:  # not bound yet
-        return None
-
-
-def functions_of(value: Any) -> list[Any]:
-    """Returns the functions of a descriptor, or the value itself."""
-    if is_a(value, (staticmethod, classmethod)):
-        return [value.__func__]
-    if is_a(value, property):
-        return [function for function in (value.fget, value.fset) if function is not None]
-    if is_a(value, functools.cached_property):
-        return [value.func]
-    return [value]
-
-
-def attributes(value: Any) -> dict[str, Any]:
-    """Returns what an object holds, without calling code of its class."""
-    held: dict[str, Any] = {}
-    if is_a(value, functools.partial):
-        held |= {"func": value.func, "args": value.args, "keywords": value.keywords}
-    for base in type(value).__mro__:
-        for name, member in vars(base).items():
-            if is_a(member, types.MemberDescriptorType):  # a slot
-                try:
-                    held[name] = member.__get__(value)
-                except AttributeError:
-                    continue
-    try:
-        own = object.__getattribute__(value, "__dict__")
-    except AttributeError:
-        if type(value) is not threading.local:
-            return held
-        own = value.__dict__  # that of this thread
-    return {**held, **own} if is_a(own, dict) else held

@@ -137,3 +137,74 @@ def test_what_a_generator_draws_at_the_first_use_is_no_generator(
     f = A()
     """
     assert look(tmp_path, "f", "", mod=text) == ["f 0 [4, 2]", "f 2 [4, 2]"]
+
+
+LATE = {
+    "conf": "K, L, UNREAD = 1, 1, 1",
+    "other": "M = 1",
+    "late": """
+        import later.inner as deep, conf
+        from conf import L
+        class Scaled:
+            def __call__(self, x): return x * conf.K
+        def g(x): return Scaled()(x)
+        def by_name(x): return x * L
+        def by_later(x): return deep.h(x)
+        def plot(): return conf.UNREAD
+    """,
+    "plug": """
+        K = 1
+        class Neg:
+            def __call__(self, x): return -x * K
+    """,
+    "mod": """
+        import importlib
+        TARGET, LATE = "plug.Neg", "late:g"
+        def by_import(x):
+            from late import g
+            return g(x)
+        def by_module(x):
+            import late
+            return late.by_name(x)
+        def by_later(x):
+            import late as found
+            return found.by_later(x)
+        def by_text(x):
+            module, name = TARGET.rsplit(".", 1)
+            return getattr(importlib.import_module(module), name)()(x)
+        def by_late_text(x):
+            module, name = LATE.split(":")
+            return getattr(importlib.import_module(module), name)(x)
+        def by_package(x):
+            from later import inner
+            return inner.h(x)
+    """,
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_modules_that_only_a_step_imports(mode: str, tmp_path: Path, no_process_left: None) -> None:
+    package = tmp_path / "later"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "inner.py").write_text("import other\ndef h(x): return x * other.M\n")
+    change = "import conf, plug, other; conf.K = 9; conf.L = 8; other.M = 7; conf.UNREAD = 6"
+    readers = "by_import by_module by_later by_text by_late_text by_package"
+    change += "; plug.K = 4"
+    # Before any of them is loaded here.
+    assert look(tmp_path, readers, change, "2", mode, **LATE) == [
+        "by_import 2 conf.K is 9 here, and 1 in a worker",
+        "by_module 2 conf.L is 8 here, and 1 in a worker",
+        "by_later 2 other.M is 7 here, and 1 in a worker",
+        "by_text 2 plug.K is 4 here, and 1 in a worker",
+        "by_late_text 2 conf.K is 9 here, and 1 in a worker",
+        "by_package 2 other.M is 7 here, and 1 in a worker",
+    ]
+    assert look(tmp_path, readers, change, "0", mode, **LATE) == [
+        "by_import 0 [9, 18]",
+        "by_module 0 [8, 16]",
+        "by_later 0 [7, 14]",
+        "by_text 0 [-4, -8]",
+        "by_late_text 0 [9, 18]",
+        "by_package 0 [7, 14]",
+    ]
