@@ -48,7 +48,8 @@ PUBLIC = {
     "grain_jax.samplers": "IndexSampler Sampler SequentialSampler",
     "grain_jax.sharding": "NoSharding ShardByJaxProcess ShardBySharding ShardOptions",
     "grain_jax.sources": """
-        ArrayRecordDataSource RandomAccessDataSource RangeDataSource SharedMemoryDataSource""",
+        ArrayRecordDataSource PerProcess RandomAccessDataSource RangeDataSource
+        SharedMemoryDataSource""",
     "grain_jax.transforms": """
         Batch DatasetSelectionMap Filter FlatMap Map MapWithIndex RandomMap TfRandomMap
         Transformation Transformations""",
@@ -61,6 +62,7 @@ NOT_IN_GRAIN = {
     "grain_jax.experimental": {"ParseExample", "TextLinesIterDataset"},
     "grain_jax.python": {"FlatMapTransform"},
     "grain_jax.sharding": {"ShardBySharding"},
+    "grain_jax.sources": {"PerProcess"},
     "grain_jax.transforms": {"FlatMap"},
 }
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from grain_jax._algebra import quiet
 from grain_jax._algebra.guard import SOURCE, Guard
+from grain_jax._algebra.per_process import PerProcess
 from grain_jax._algebra.refills import Refills
 from grain_jax._algebra.stacking import Allocate
 from grain_jax._values import faults, progress
@@ -106,6 +107,8 @@ class Source:
 
     def code(self) -> list[Any]:
         """The functions that read."""
+        if isinstance(self.given, PerProcess):
+            return Source(self.given.reader, self.length).code()
         several = [self._given_many, self._given_batch]
         found = [one for one in several if one is not None]
         return [of_class(self.given, "__len__"), self.get, *found]
@@ -113,6 +116,8 @@ class Source:
     @property
     def is_known(self) -> bool:
         """Whether its records are made by code of the library."""
+        if isinstance(self.given, PerProcess):
+            return False
         library = type(self.given).__module__.partition(".")[0]
         return type(self) is not Source or self.in_memory or library == "grain_jax"
 
