@@ -37,7 +37,8 @@ class PrefetchIterator(Closing, StatefulCheckpointable, Generic[T]):
 
     Reading starts at the first `next` or `start_prefetch`. An error of the source arrives in its
     turn, does not move the position, and the `next` after it tries again: from that position if the
-    source has `set_state`, otherwise by asking the source once more.
+    source has `set_state`, otherwise by asking the source once more. An element that `convert`
+    refuses comes again in any case.
 
     Args:
       source: an iterator, which belongs to this object from now on, or anything iterable.
@@ -72,6 +73,7 @@ class PrefetchIterator(Closing, StatefulCheckpointable, Generic[T]):
         self._former: _Run[T] | None = None
         # An element that was not delivered yet, the state after it, and its number in the run.
         self._pending: tuple[T, Any, int] | None = None
+        self._in_hand: list[tuple[Any, Any]] = []  # an element that was refused; see `Producer`
         self._rewind = self._exhausted = self._closed = False
         self._owner: Owner | None = None
         self._pid = os.getpid()
@@ -282,7 +284,9 @@ class PrefetchIterator(Closing, StatefulCheckpointable, Generic[T]):
             self._halt()
             position = self._answering.state = self._position()
             origin = position if self._rewind and self._upstream.has_state else NOWHERE
-            produce = Producer(self._upstream, self._convert, origin)
+            if origin is not NOWHERE:
+                self._in_hand = []
+            produce = Producer(self._upstream, self._convert, origin, self._in_hand)
             if draws := self._upstream.draws:
                 run = RunHere(produce, self._buffer_size, draws)
             else:
@@ -311,6 +315,7 @@ class PrefetchIterator(Closing, StatefulCheckpointable, Generic[T]):
         with _UnlessClosed(self):
             require_state(self._iterator, self._upstream.has_state)
             self._halt()
+            self._in_hand = []
             self._upstream.set_state(self._decode(state))
             self._moved(state)
             self._answering.state = self._upstream.state()

@@ -25,20 +25,32 @@ class Producer(Generic[T]):
       owned: the iterator.
       convert: called with each element; `SKIP` as its result drops it.
       origin: the position to begin at.
+      in_hand: of an iterator that cannot go back, the element that `convert` refused, if there is
+        one, and the state after it; it comes first.
     """
 
-    def __init__(self, owned: Owned, convert: Callable[[Any], T], origin: Any) -> None:
+    def __init__(
+        self,
+        owned: Owned,
+        convert: Callable[[Any], T],
+        origin: Any,
+        in_hand: list[tuple[Any, Any]],
+    ) -> None:
         self._upstream = owned
         self._convert = convert
         self._origin = origin
+        self._in_hand = in_hand
 
     def __call__(self) -> tuple[T, Any]:
         if self._origin is not NOWHERE:
             self._upstream.set_state(self._origin)
             self._origin = NOWHERE
         while True:
-            element = self._upstream.next()
-            state = self._upstream.state()
-            converted = self._convert(element)
+            if not self._in_hand:
+                element = self._upstream.next()
+                self._in_hand.append((element, self._upstream.state()))
+                del element
+            converted = self._convert(self._in_hand[0][0])
+            _, state = self._in_hand.pop()
             if converted is not SKIP:
                 return converted, state

@@ -164,18 +164,44 @@ def test_an_error_does_not_move_the_position() -> None:
     assert seen == [{"next": 0}, 0, 1, 2, {"next": 3}, 3, 4, {"next": 5}, 5, 6, 7]
 
 
-def test_an_error_in_converting_comes_again_since_the_element_does() -> None:
+@pytest.mark.parametrize("make", [Counter, lambda n: list(range(n)), lambda n: iter(range(n))])
+def test_an_error_in_converting_comes_again_since_the_element_does(make: Any) -> None:
+    refusals = [1, 1, 1, 4, 4]
+
     def convert(x: int) -> int:
-        if x == 1:
-            raise ValueError("one")
+        if refusals and x == refusals[0]:
+            raise ValueError(f"element {refusals.pop(0)}")
         return x
 
-    with ahead(Counter(3), convert) as iterator:
+    with ahead(make(6), convert) as iterator:
         assert next(iterator) == 0
         for _ in range(3):
-            with pytest.raises(ValueError, match="one"):
+            with pytest.raises(ValueError, match="element 1"):
                 next(iterator)
-        assert iterator.get_state() == {"next": 1}
+        assert [next(iterator) for _ in range(3)] == [1, 2, 3]
+        for _ in range(2):
+            with pytest.raises(ValueError, match="element 4"):
+                next(iterator)
+        assert list(iterator) == [4, 5]
+
+
+def test_a_refused_element_does_not_come_at_another_position() -> None:
+    refused = [3]
+
+    def convert(x: int) -> int:
+        if x in refused:
+            raise ValueError("three")
+        return x
+
+    with ahead(Counter(6), convert) as iterator:
+        start = iterator.get_state()
+        assert [next(iterator) for _ in range(3)] == [0, 1, 2]
+        with pytest.raises(ValueError, match="three"):
+            next(iterator)
+        assert iterator.get_state() == {"next": 3}
+        iterator.set_state(start)
+        refused.clear()
+        assert list(iterator) == [0, 1, 2, 3, 4, 5]
 
 
 def test_a_source_without_state_is_asked_again_after_an_error() -> None:
