@@ -26,6 +26,7 @@ __all__ = [
     "failed_row",
     "failing_row",
     "mark_failure",
+    "mark_row",
     "of_class",
 ]
 
@@ -277,11 +278,16 @@ def mark_failure(error: BaseException, source: Source, row: int | None, keys: li
     else:
         text = f"{len(keys)} keys from {keys[0]} to {keys[-1]}" if keys else "no keys"
     faults.add_note(error, f"raised by the data source ({source.description}) for {text}")
+    mark_row(error, row)
+
+
+def mark_row(error: BaseException, row: int | None) -> None:
+    """Notes on an exception which of the records that are read it belongs to; None: not known."""
     faults.set_attribute(error, _ROW, row)
 
 
 def failed_row(error: BaseException) -> int | None:
-    """The row of the block of keys that an exception of a source belongs to, if it is known."""
+    """The row of the records that are read that an exception belongs to, if it is known."""
     row: int | None = getattr(error, _ROW, None)
     return row
 

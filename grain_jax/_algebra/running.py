@@ -17,7 +17,7 @@ from grain_jax._algebra.blocks import Block, Sieved
 from grain_jax._values import errors, faults, progress
 from grain_jax._values.trees import IMMUTABLE_TYPES
 
-__all__ = ["Counts", "ElementStep", "Failures", "Made", "Skip", "run", "settle"]
+__all__ = ["Counts", "ElementStep", "Failures", "Made", "Skip", "run", "settle", "without"]
 
 _LONGEST = 1_000
 """Characters of an exception's text that are kept of an element that is left out."""
@@ -185,7 +185,7 @@ def run(step: ElementStep, block: Block, failures: Failures | None = None) -> Bl
     if not failed:
         return step.finish(block, made)
     assert failures is not None
-    return _without(step.finish(_picked(block, made, failed), made), failures)
+    return without(step.finish(_picked(block, made, failed), made), failures)
 
 
 def _note(title: str, block: Block, made: Made, failed: list[int]) -> None:
@@ -251,8 +251,8 @@ def _picked(block: Block, made: Made, failed: list[int]) -> Block:
     return block.take([row for row in range(len(block)) if row not in gone])
 
 
-def _without(block: Block, failures: Failures) -> Block:
-    """Leaves out what is left of elements that have failed: others that a flat-map made of them."""
+def without(block: Block, failures: Failures) -> Block:
+    """Leaves out what is left of elements that have failed, and all behind one that stops."""
     rows = block.rows
     assert rows is not None
     if not any(map(failures.has, rows)):

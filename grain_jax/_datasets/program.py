@@ -9,7 +9,7 @@ from typing import Any
 
 from grain_jax._algebra import access, stacking
 from grain_jax._algebra.blocks import Block, Sieved
-from grain_jax._algebra.running import Failures, Skip
+from grain_jax._algebra.running import Failures, Skip, without
 from grain_jax._datasets.plan import Plan, has_positions, sent
 from grain_jax._datasets.stages import Stage
 from grain_jax._datasets.units import before_gap, each, of_block, of_groups, of_payload
@@ -330,7 +330,9 @@ class Program:
                 and failures.stop is None
                 and not isinstance(together, self._skips)
             ):
-                raise together  # it did not come again, and is raised all the same
+                # It did not come again, and is raised all the same: behind the units before it.
+                failures.add((access.failed_row(together) or 0) // stage.unit, together)
+                block = without(block, failures)
             return asked, block
         finally:
             ready = together = None  # the traceback of what was caught leads to this frame

@@ -205,9 +205,10 @@ class NodeRoot:
         if len(positions) == 1:
             row = 0
         if row is None or row >= len(positions):
-            where = f"positions {positions[0]} to {positions[-1]}"
+            row, where = None, f"positions {positions[0]} to {positions[-1]}"
         else:
             where = describe(int(positions[row]))
+        access.mark_row(error, row)
         try:
             faults.reraise(error, access.READING, where)
         finally:

@@ -45,10 +45,15 @@ class OnceUnreadable:
         return key
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+class Passes(grain.transforms.Filter):
+    def filter(self, element: int) -> bool:
+        return element >= 0
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
 @pytest.mark.parametrize("batch_size", [None, 4])
-@pytest.mark.parametrize("where", ["map", "source", "source, ahead"])
-def test_it_is_raised_once(
+@pytest.mark.parametrize("where", ["map", "source", "source, ahead", "source, filter"])
+def test_it_is_raised_once_in_its_turn(
     tmp_path: Path, workers: int, batch_size: int | None, where: str
 ) -> None:
     mark = tmp_path / "seen"
@@ -56,7 +61,7 @@ def test_it_is_raised_once(
     loader = grain.load(
         range(100) if is_map else OnceUnreadable(mark),
         num_epochs=1,
-        transformations=[Once(mark)] if is_map else [],
+        transformations=[Once(mark)] if is_map else [Passes()] if "filter" in where else [],
         batch_size=batch_size,
         worker_count=workers,
         read_options=grain.ReadOptions(2, 16) if where == "source, ahead" else None,
@@ -71,6 +76,7 @@ def test_it_is_raised_once(
 
         with pytest.raises(ValueError, match="only once"):
             take_all()
+        assert got == list(range(37 if batch_size is None else 36))
         take_all()
     assert got == list(range(100))
 
