@@ -52,6 +52,9 @@ def _outline(name: str) -> Outline | None:
     if len(sys.modules) != _made_with:
         _known.clear()
         _made_with = len(sys.modules)
+    parent = name.rpartition(".")[0]
+    if parent:
+        module(parent)  # which may import this one
     if name not in _known:
         _known[name] = None
         with contextlib.suppress(Exception):
