@@ -336,7 +336,7 @@ class IterDataset(methods.StreamMethods, Generic[T]):
         chosen = _checked(options)
         if worker_init_fn is not None:
             chosen = dataclasses.replace(chosen, worker_init_fn=worker_init_fn)
-        setup = iterators.Setup(chosen)
+        setup = iterators.Setup(chosen, sequential=bool(sequential_slice))
         text = f"mp_prefetch(num_workers={setup.options.num_workers})"
         return self._then(text, remote=len(self._description.steps), setup=setup)
 
@@ -421,7 +421,7 @@ def _together(setups: Sequence[iterators.Setup]) -> iterators.Setup | None:
                     f"{field.name}={values[0]!r} and {values[1]!r}. Give them the same, or write "
                     "mp_prefetch once, at the end."
                 )
-    return iterators.Setup(first)
+    return iterators.Setup(first, sequential=any(setup.sequential for setup in setups))
 
 
 def _checked(given: options.MultiprocessingOptions | None) -> options.MultiprocessingOptions:

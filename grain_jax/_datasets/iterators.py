@@ -68,12 +68,15 @@ class Setup:
     Attributes:
       options: worker processes and buffers; the lanes in it do fix the order.
       ahead: how many elements a thread makes ahead of the trainer's.
+      sequential: whether the user asked for workers that take a part of the records each: there are
+        none here, and states of those of Grain are refused.
     """
 
     options: options.MultiprocessingOptions = dataclasses.field(
         default_factory=options.MultiprocessingOptions
     )
     ahead: int = 0
+    sequential: bool = False
 
 
 _runners: list[Callable[[Plan, Setup], DatasetIterator[Any]]] = []

@@ -22,6 +22,7 @@ A plan comes in, and elements go out, each with the cursor behind it:
 State and identity:
 
     states.py      a position as JSON, and back; version1.py reads the first format
+    grain_iterators.py   states of Grain's dataset iterators
     joining.py     the states of all shards as those of fewer or more
     fingerprint.py what has to be equal for a state to mean the same
     snapshots.py   copies of the user's objects as an iteration begins

@@ -16,7 +16,7 @@ from grain_jax._datasets.stages import Stage
 from grain_jax._execution.layout import Layout
 from grain_jax._execution.runs import Cursor
 
-__all__ = ["Form", "Leaf", "Over", "layout_of_part", "of", "of_part", "split"]
+__all__ = ["Form", "Leaf", "Over", "begun", "layout_of_part", "of", "of_part", "split"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,6 +70,23 @@ class Over:
 
 
 Form = Leaf | Over
+
+
+def begun(form: Form, read: Iterator[int], turn: int = 0) -> Cursor:
+    """Returns the cursor with so many records read in each of the leaves, and nothing since.
+
+    Args:
+      form: of the stream.
+      read: the records of each leaf, from left to right.
+      turn: which of several lanes is next.
+    """
+    if isinstance(form, Leaf):
+        _, since = form.start
+        return next(read), since
+    (_, kept, groups), since = form.start
+    if isinstance(form.grouping, Turns):
+        kept = (turn,)
+    return (tuple(begun(parent, read, turn) for parent in form.parents), kept, groups), since
 
 
 def of(branch: Branch, layout: Layout, base: int) -> Form:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from grain_jax._datasets import iterators
 from grain_jax._datasets.plan import Grouped, Plan, has_positions
-from grain_jax._execution import fingerprint, states, virtual
+from grain_jax._execution import fingerprint, grain_iterators, states, virtual
 from grain_jax._execution.layout import Layout
 from grain_jax._execution.pipeline import Pipeline
 from grain_jax._execution.positioned import Positioned
@@ -26,6 +26,7 @@ class PipelineIterator(Positioned[T, dict[str, Any]], iterators.DatasetIterator[
         super().__init__(Pipeline(plan, setup, layout))
         self._mark = fingerprint.fingerprint(plan, layout)
         self._options = setup.options
+        self._sequential = setup.sequential
 
     def _next(self) -> T:
         element: T = self._pipeline.next()
@@ -35,6 +36,12 @@ class PipelineIterator(Positioned[T, dict[str, Any]], iterators.DatasetIterator[
         return {**states.encode(self._pipeline), "pipeline": copy.deepcopy(self._mark)}
 
     def _go_to(self, state: Any) -> None:
+        if grain_iterators.is_grain(state):
+            layout, position = grain_iterators.decode(
+                state, self._pipeline, self._options.lanes, self._sequential
+            )
+            self._pipeline.go_to(position, layout)
+            return
         layout, position = states.decode(
             state,
             self._pipeline,

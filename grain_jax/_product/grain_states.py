@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from grain_jax._execution import states
+from grain_jax._execution import forms, states
 from grain_jax._execution.layout import Layout, Position
 from grain_jax._execution.pipeline import Pipeline
-from grain_jax._execution.runs import Cursor
 from grain_jax._values import errors
 
 __all__ = ["decode", "is_grain"]
@@ -90,20 +89,8 @@ def _position(state: Mapping[str, Any], layout: Layout, pipeline: Pipeline) -> P
         )
     turn = states.number(state, "last_worker_index", minimum=-1, below=layout.lanes) + 1
     done = iter([_records(seen[str(w)], w, layout) for w in range(layout.lanes)])
-    cursor = _begun(pipeline.form(Position(), layout).start, done)
-    if layout.lanes > 1:
-        (cursors, _, groups), since = cursor
-        cursor = (cursors, (turn % layout.lanes,), groups), since
-    return Position(cursor=cursor)
-
-
-def _begun(start: Cursor, read: Iterator[int]) -> Cursor:
-    """Returns the cursor of a start, with so many records read in each of its lanes."""
-    place, since = start
-    if isinstance(place, int):
-        return next(read), since
-    cursors, kept, groups = place
-    return (tuple(_begun(cursor, read) for cursor in cursors), kept, groups), since
+    form = pipeline.form(Position(), layout)
+    return Position(cursor=forms.begun(form, done, turn % layout.lanes))
 
 
 def _records(seen: Any, worker: int, layout: Layout) -> int:

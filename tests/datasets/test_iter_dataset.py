@@ -288,7 +288,7 @@ def test_records_before_a_faulty_one_arrive_from_workers(no_process_left: None) 
         (lambda ds: ds.map(Scale), r"Write Scale\("),
         (lambda ds: ds.seed(-1), "seed must be at least 0"),
         (lambda ds: ds.random_map(lambda x, rng: x), "random_map needs a seed"),
-        (lambda ds: ds.random_map(lambda x, rng: x, seed=2**33), "seed must fit"),
+        (lambda ds: ds.random_map(lambda x, rng: x, seed=-2), "seed must be at least 0"),
         (lambda ds: ds.mp_prefetch(2), r"takes a grain_jax\.MultiprocessingOptions, got 2"),
         (lambda ds: ds.mp_prefetch(WORKERS, 5), "worker_init_fn must be a function"),
         (lambda ds: ds.mp_prefetch(WORKERS).mp_prefetch(WORKERS), "mp_prefetch is already there"),
