@@ -6,6 +6,7 @@ import bz2
 import gzip
 import itertools
 import lzma
+import os
 import struct
 import zlib
 from collections.abc import Callable
@@ -243,6 +244,8 @@ def test_missing_files(tmp_path: Path, kind: Any) -> None:
         kind([str(tmp_path / "there"), str(tmp_path / "gone")])
     with pytest.raises(FileNotFoundError, match=r"no file fits the pattern '.*\*\.gone'"):
         kind(tmp_path / "*.gone")
+    with pytest.raises(ValueError, match=r"is a folder; write a pattern for its files: '.*\*'"):
+        kind(tmp_path)
     with pytest.raises(ValueError, match="the sequence of paths is empty"):
         kind([])
     with pytest.raises(TypeError, match=r"a path is text, an os.PathLike or a sequence"):
@@ -342,6 +345,20 @@ def test_records_behind_one_with_changed_bytes_can_be_read(tmp_path: Path) -> No
     assert len(unchecked) == 100
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_others_go_on_behind_a_file_that_is_cut_off(tmp_path: Path, workers: int) -> None:
+    path, other = tmp_path / "a.tfrecord", tmp_path / "b.tfrecord"
+    record_files.write(other, RECORDS)
+    record_files.write(path, RECORDS)
+    path.write_bytes(path.read_bytes()[: 30 * LONG + 14])
+    policy = grain.ErrorPolicy(max_count=1)
+    setup = grain.MultiprocessingOptions(num_workers=workers, on_error=policy)
+    with iter(TFRecordIterDataset([path, other]).mp_prefetch(setup)) as iterator:
+        found = list(iterator)
+        assert len(iterator.skipped) == 1
+    assert found == [one for one in RECORDS[:30] for _ in "ab"] + RECORDS[30:]
+
+
 @pytest.mark.parametrize("kind", ["gzip", "bz2", "xz"])
 @pytest.mark.parametrize("left", [0.3, 0.8, 0.999])
 def test_compressed_files_that_are_cut_off(tmp_path: Path, kind: str, left: float) -> None:
@@ -398,6 +415,11 @@ def test_damaged_rows_of_parquet(tmp_path: Path, workers: int) -> None:
     assert [row["n"] for row in found] == list(range(len(found)))
     assert 1000 < len(found) < 2000
     assert f"record {len(found)} of the file {str(path)!r}: it cannot be read: " in str(error)
+    # What is behind it in its group of rows cannot be found; the next group can.
+    setup = grain.MultiprocessingOptions(num_workers=workers, on_error=grain.ErrorPolicy())
+    with iter(ParquetIterDataset(str(path)).mp_prefetch(setup)) as iterator:
+        rest = [int(row["n"]) for row in iterator]
+    assert rest == [*range(len(found)), *range(2000, 3000)]
 
 
 @pytest.mark.parametrize("left", [0, 3, 100, -1, -9])
@@ -424,6 +446,29 @@ def test_a_file_that_changes_its_length_between_epochs(tmp_path: Path, workers: 
     with pytest.raises(CorruptFileError, match=r"has 51 bytes, and had 34 .* Make the dataset an"):
         list(stream)
     assert list(TFRecordIterDataset(name)) == [b"a", b"b", b"c"]
+
+
+def test_a_file_that_is_written_anew_between_epochs(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("a\nbc\n")
+    stream = TextLinesIterDataset(path)
+    assert list(stream) == ["a", "bc"]
+    path.write_text("ab\nc\n")
+    os.utime(path, ns=(1, 1))
+    with pytest.raises(CorruptFileError, match=r"a\.txt' is not as it was when its records were"):
+        list(stream)
+
+
+def test_a_fork_reads_from_where_it_stands(tmp_path: Path) -> None:
+    lines = [f"{n} {'x' * 100}" for n in range(5000)]
+    (tmp_path / "a.txt").write_text("\n".join(lines))
+    with iter(TextLinesIterDataset(tmp_path / "a.txt")) as iterator:
+        assert [next(iterator) for _ in range(100)] == lines[:100]
+        child = os.fork()
+        if not child:
+            os._exit(0 if list(iterator) == lines[100:] else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert list(iterator) == lines[100:]
 
 
 def test_states_of_other_files_are_refused(tmp_path: Path) -> None:

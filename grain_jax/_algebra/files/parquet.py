@@ -114,7 +114,7 @@ class ParquetFiles:
           CorruptFileError: for a file that is no Parquet file, or is cut off.
           InvalidValueError: for columns that it does not have.
         """
-        size = paths.size_of(path)
+        stamp = paths.stamp_of(path)
         file = paths.open_file(path)
         try:
             opened = self._opened(file)
@@ -133,7 +133,7 @@ class ParquetFiles:
         ends = np.cumsum([0, *counts], dtype=np.int64)
         rows = int(ends[-1])
         each = max(1, weight // max(1, rows))
-        return Contents(rows, size, (ends, max(1, min(_MOST_ROWS, _BATCH_BYTES // each))))
+        return Contents(rows, stamp, (ends, max(1, min(_MOST_ROWS, _BATCH_BYTES // each))))
 
     def _check(self, path: str, schema: Any) -> None:
         names = schema.names

@@ -23,7 +23,7 @@ __all__ = [
     "compression_of",
     "expand",
     "open_file",
-    "size_of",
+    "stamp_of",
 ]
 
 COMPRESSIONS = ("auto", None, "gzip", "zlib", "bz2", "xz", "zstd")
@@ -61,6 +61,10 @@ def _expand(path: Any) -> Sequence[str]:
     if not isinstance(text, str):
         raise InvalidTypeError(f"a path is text or an os.PathLike, got {path!r}.")
     text = text.removeprefix("file://")
+    if _is_folder(text):
+        raise InvalidValueError(
+            f"{text!r} is a folder; write a pattern for its files: {os.path.join(text, '*')!r}."
+        )
     if _exists(text):
         return [text]
     if not any(mark in text for mark in "*?["):
@@ -129,16 +133,18 @@ def _glob(path: str) -> list[str]:
     return [f"{protocol}://{one.lstrip('/') if protocol == 'memory' else one}" for one in names]
 
 
-def size_of(path: str) -> int:
-    """Returns how many bytes a file has.
+def stamp_of(path: str) -> tuple[int, int]:
+    """Returns how many bytes a file has, and when it was written: in nanoseconds, 0 if not here.
 
     Raises:
       FileNotFoundError: if it is not there.
     """
     if not _is_remote(path):
-        return os.stat(path).st_size
+        found = os.stat(path)
+        return found.st_size, found.st_mtime_ns
     known = _file_system(path)
-    return int(_epath(path).stat().length if known is None else known[0].size(known[1]))
+    size = _epath(path).stat().length if known is None else known[0].size(known[1])
+    return int(size), 0
 
 
 def _open_raw(path: str) -> IO[bytes]:

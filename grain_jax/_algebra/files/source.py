@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import os
 import threading
 import zlib
 from collections.abc import Callable, Sequence
@@ -20,7 +21,7 @@ from grain_jax._algebra.guard import SOURCE, Guard
 from grain_jax._algebra.refills import Refills
 from grain_jax._values.errors import CorruptFileError
 
-__all__ = ["Contents", "FileSource", "Format", "Records", "check_size", "corrupt"]
+__all__ = ["Contents", "FileSource", "Format", "Records", "check_stamp", "corrupt"]
 
 _MOST_OPEN = 64
 _LOOKING_THREADS = 16
@@ -32,13 +33,13 @@ class Contents:
 
     Attributes:
       count: its records, with one for a damage behind which nothing can be found.
-      size: its bytes.
+      stamp: how many bytes it has, and when it was written.
       index: what a reader needs to find records.
       damage: what is wrong with the last of the records; empty if nothing.
     """
 
     count: int
-    size: int
+    stamp: tuple[int, int]
     index: Any = None
     damage: str = ""
 
@@ -107,6 +108,7 @@ class FileSource(access.Source):
         self._open: collections.OrderedDict[tuple[int, int], Records]
         self._open = collections.OrderedDict()
         self._opened = 0
+        self._process = os.getpid()
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -176,6 +178,10 @@ class FileSource(access.Source):
         found: list[Any] = [None] * len(keys)
         failures: list[tuple[int, BaseException]] = []
         with self._lock:
+            if self._process != os.getpid():
+                # A fork shares the places in open files with the process that it is a copy of.
+                self._shut()
+                self._process = os.getpid()
             for file in sorted(set(files.tolist())):
                 places = np.flatnonzero(files == file)
                 self._read_file(file, places.tolist(), rows[places].tolist(), found, failures)
@@ -228,7 +234,7 @@ class FileSource(access.Source):
                 self._open.popitem(last=False)[1].close()
             name = self.names[file]
             known = self._contents[name]
-            check_size(name, known.size)
+            check_stamp(name, known.stamp)
             best = file, self._opened
             self._opened += 1
             self._open[best] = self.given.open(name, known)
@@ -248,7 +254,7 @@ class FileSource(access.Source):
     def _ordered(self) -> Interleave:
         if self._order is None:
             for name in set(self.names) & set(self._contents):
-                check_size(name, self._contents[name].size)
+                check_stamp(name, self._contents[name].stamp)
             unknown = [name for name in dict.fromkeys(self.names) if name not in self._contents]
             self._contents.update(zip(unknown, _looked(self.given.look, unknown), strict=True))
             counts = [self._contents[name].count for name in self.names]
@@ -272,15 +278,21 @@ def _digest(values: Sequence[Any]) -> str:
     return f"{zlib.crc32(repr(values).encode()):08x}"
 
 
-def check_size(name: str, size: int) -> None:
-    """Checks that a file is as long as when it was looked at.
+def check_stamp(name: str, stamp: tuple[int, int]) -> None:
+    """Checks that a file is as it was when it was looked at.
 
     Raises:
       CorruptFileError: if it is not.
     """
-    found = paths.size_of(name)
-    if found != size:
-        raise CorruptFileError(
-            f"the file {name!r} has {found} bytes, and had {size} when its records were counted: "
-            "it was written to since. Make the dataset anew; states of the one before do not fit."
-        )
+    found = paths.stamp_of(name)
+    if found == stamp:
+        return
+    has = (
+        f" has {found[0]} bytes, and had {stamp[0]}"
+        if found[0] != stamp[0]
+        else " is not as it was"
+    )
+    raise CorruptFileError(
+        f"the file {name!r}{has} when its records were counted: it was written to since. Make the "
+        "dataset anew; states of the one before do not fit."
+    )

@@ -32,7 +32,7 @@ class TextFiles:
 
     def look(self, path: str) -> Contents:
         """Counts the lines; what is behind the last line end is one, and so is what is damaged."""
-        size = paths.size_of(path)
+        stamp = paths.stamp_of(path)
         compression = paths.compression_of(path, self.compression)
         file = paths.open_file(path, compression)
         begins: list[int] = [0]  # of every so many lines
@@ -51,7 +51,7 @@ class TextFiles:
             file.close()
         count += bool(damage) or begin < at
         index = None if compression else np.array(begins, np.int64)
-        return Contents(count, size, (compression, index), damage)
+        return Contents(count, stamp, (compression, index), damage)
 
     def open(self, path: str, contents: Contents) -> _Lines:
         """Opens a file."""

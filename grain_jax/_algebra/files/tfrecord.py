@@ -38,7 +38,7 @@ class TFRecordFiles:
 
     def look(self, path: str) -> Contents:
         """Counts the records by their lengths; a damaged one is the last."""
-        size = paths.size_of(path)
+        stamp = paths.stamp_of(path)
         compression = self._compression(path)
         file = paths.open_file(path, compression)
         offsets: list[int] = []
@@ -51,8 +51,8 @@ class TFRecordFiles:
                     offsets.append(at)
                 at += _HEAD.size + length + _TAIL.size
                 count += 1
-                if compression is None and at > size:
-                    damage = _cut_off(length, size - at + length + _TAIL.size)
+                if compression is None and at > stamp[0]:
+                    damage = _cut_off(length, stamp[0] - at + length + _TAIL.size)
                     break
                 within = True
                 file.seek(at)
@@ -64,7 +64,7 @@ class TFRecordFiles:
         finally:
             file.close()
         index = None if compression else np.array(offsets, np.int64)
-        return Contents(count, size, (compression, index), damage)
+        return Contents(count, stamp, (compression, index), damage)
 
     def _compression(self, path: str) -> str | None:
         if self.compression != "auto":
