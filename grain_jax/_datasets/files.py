@@ -61,8 +61,8 @@ class _Files(IterDataset[Any]):
 class ParquetIterDataset(_Files):
     """The rows of Parquet files, as dicts.
 
-    A value is what it is in a row of a table (see docs/sources.md): a scalar of NumPy, `str`,
-    `bytes`, an array for a list of numbers, a dict for a struct, None where it is missing.
+    A value is a scalar of NumPy, `str`, `bytes`, an array for a list, a dict for a struct, or None
+    where it is missing.
 
     Args:
       path: a path, a pattern (`"data/*.parquet"`), or a sequence of them; with a protocol

@@ -12,10 +12,10 @@ from typing import IO, Any
 import numpy as np
 
 from grain_jax._algebra import tables
-from grain_jax._algebra.columns import Columns
+from grain_jax._algebra.columns import Column, Columns
 from grain_jax._algebra.files import paths
 from grain_jax._algebra.files.source import Contents, corrupt
-from grain_jax._algebra.packing import Array
+from grain_jax._algebra.packing import Array, Keys
 from grain_jax._values.errors import (
     CorruptFileError,
     InvalidTypeError,
@@ -250,7 +250,7 @@ class _Rows:
             if batch is None:
                 raise corrupt(self._path, row, "its group of rows ends before it")
             self.following, self._end = self._end, self._end + batch.num_rows
-        self._columns = Columns(tables.tree_of(batch))
+        self._columns = Columns(_tree(batch))
 
     def _begun(self, group: int) -> Iterator[Any]:
         columns = self._given.columns
@@ -269,6 +269,70 @@ class _Rows:
         self._file.close()
         if self._filter is not None:
             self._filter.close()
+
+
+class _Arrays(Column):
+    """Lists of pyarrow as arrays, made as they are asked for."""
+
+    def __init__(self, lists: Any) -> None:
+        self._lists = lists
+        self.length = len(lists)
+
+    def rows(self, keys: Keys) -> list[Any]:
+        """The arrays, which are read-only."""
+        types, kind = _pyarrow("types"), self._lists.type
+        found = self._lists.take(_pyarrow("lib").array(keys)).to_pylist()
+        return [_array_of(row, kind, types) for row in found]
+
+
+def _tree(batch: Any) -> dict[str, Any]:
+    """Returns the columns of a batch; what an element is follows from the schema and its row.
+
+    Lists become arrays whatever the others of the batch hold, and times with a zone those of UTC.
+    """
+    arrow, types = _pyarrow("lib"), _pyarrow("types")
+    columns, lists = [], {}
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        kind = column.type
+        if types.is_timestamp(kind) and kind.tz is not None:
+            column = column.cast(arrow.timestamp(kind.unit))
+        if _is_list(kind, types) and not _is_simple(column, types):
+            lists[name] = _Arrays(column)
+            column = arrow.nulls(len(column))  # stands for its place
+        columns.append(column)
+    table = arrow.RecordBatch.from_arrays(columns, names=batch.schema.names)
+    return {name: lists.get(name, column) for name, column in tables.tree_of(table).items()}
+
+
+def _is_list(kind: Any, types: Any) -> bool:
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def _is_simple(column: Any, types: Any) -> bool:
+    """Whether a column of lists is one of numbers, without a missing one among them."""
+    values = column.flatten()
+    while types.is_fixed_size_list(column.type) and types.is_fixed_size_list(values.type):
+        values = values.flatten()
+    kind = values.type
+    is_number = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
+    return bool(is_number and not values.null_count)
+
+
+def _array_of(row: Any, kind: Any, types: Any) -> Any:
+    """Returns the array of a list: of numbers where all are there, else of objects."""
+    if row is None:
+        return None
+    inner = kind.value_type
+    if _is_list(inner, types):
+        row = [_array_of(one, inner, types) for one in row]
+    is_number = types.is_integer(inner) or types.is_floating(inner) or types.is_boolean(inner)
+    if is_number and None not in row:
+        array = np.array(row, inner.to_pandas_dtype())
+    else:
+        array = np.empty(len(row), object)
+        array[:] = row
+    array.setflags(write=False)
+    return array
 
 
 class _Filter:
