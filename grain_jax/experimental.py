@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from grain_jax._datasets.files import TextLinesIterDataset as TextLinesIterDataset
     from grain_jax._datasets.files import TFRecordIterDataset as TFRecordIterDataset
     from grain_jax._datasets.fluent import apply_transformations as apply_transformations
+    from grain_jax._datasets.operators.cache import CacheIterDataset as CacheIterDataset
     from grain_jax._datasets.operators.flat_map import FlatMapIterDataset as FlatMapIterDataset
     from grain_jax._datasets.operators.flat_map import FlatMapMapDataset as FlatMapMapDataset
     from grain_jax._datasets.operators.interleave import (
@@ -70,6 +71,7 @@ else:
         {
             "BOSHandling": f"{_OPERATORS}.splitting:BOSHandling",
             "BestFitPackIterDataset": f"{_OPERATORS}.packing:BestFitPackIterDataset",
+            "CacheIterDataset": f"{_OPERATORS}.cache:CacheIterDataset",
             "ConcatThenSplitIterDataset": f"{_OPERATORS}.splitting:ConcatThenSplitIterDataset",
             "DatasetOptions": "grain_jax._values.dataset_options:DatasetOptions",
             "ElasticIterator": "grain_jax._product.elastic:ElasticIterator",

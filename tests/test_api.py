@@ -23,7 +23,8 @@ PUBLIC = {
         MemoryLimitError MissingDependencyError NoElementsError OutOfRangeError StackError
         StateError TooManyErrors TransformError WorkerError""",
     "grain_jax.experimental": """
-        BOSHandling BestFitPackIterDataset ConcatThenSplitIterDataset DatasetOptions
+        BOSHandling BestFitPackIterDataset CacheIterDataset ConcatThenSplitIterDataset
+        DatasetOptions
         ElasticIterator ExecutionTrackingMode FirstFitPackIterDataset FlatMapIterDataset
         FlatMapMapDataset FlatMapTransform InterleaveIterDataset LimitIterDataset
         MapWithIndexTransform

@@ -139,6 +139,11 @@ class StreamMethods(Methods):
         )
         return result
 
+    def cache(self: Self) -> Self:
+        """Returns the stream, whose elements are kept in memory for the `repeat` behind it."""
+        result: Self = _made("cache:CacheIterDataset", self)
+        return result
+
     def limit(self: Self, count: int) -> Self:
         """Returns the stream of the first `count` elements; no other is asked for."""
         result: Self = _made("limit:LimitIterDataset", self, count)

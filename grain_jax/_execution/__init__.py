@@ -14,6 +14,7 @@ A plan comes in, and elements go out, each with the cursor behind it:
     tasks.py       the outputs of one stage, in order, made ahead by an executor
     gathering.py   streams of streams, as a grouping decides
     grouped.py     tasks of groups, and of single elements behind others
+    caching.py     streams whose elements are kept for when they begin anew
     inline.py, reads.py   the executor in this process, and its reading thread
     workers.py, engine/   the executor in worker processes
     silence.py, sieves.py, skips.py   records that give nothing, what filters drop, and records that

@@ -7,11 +7,13 @@ import weakref
 from collections.abc import Callable, Sequence
 
 from grain_jax._algebra.groupings.base import Grouping
+from grain_jax._algebra.groupings.cache import Cache
 from grain_jax._algebra.groupings.turns import Turns
 from grain_jax._algebra.running import Skip
 from grain_jax._datasets.plan import Branch, Grouped, Upstream
 from grain_jax._datasets.stages import Stage
 from grain_jax._execution import forms, inline, silence
+from grain_jax._execution.caching import Caches
 from grain_jax._execution.gathering import Passed
 from grain_jax._execution.grouped import Each, Groups
 from grain_jax._execution.iterables import Own, Plain
@@ -47,6 +49,7 @@ class Builder:
       gatherings: the streams that hold elements until others come, with what they are called.
       owns: the streams of iterables of the user's, which have to be closed.
       is_ahead: whether a thread may read these ahead of workers.
+      caches: what the iterator remembers.
       overdue: see `Tasks`, of a stream that begins at an ordinal.
     """
 
@@ -67,11 +70,12 @@ class Builder:
         )
         self.owns: list[Own] = []
         self.is_ahead = True
+        self.caches = Caches()
         self._layout = layout
         self._base = base
         self._here = here
         self._away = away
-        self._beside = beside or layout.streams * len(branch.plan.leaves())
+        self._beside = beside or layout.streams * _together(branch)
         self._wanted = wanted
         # Streams refer to the builder, which begins some of them anew.
         self.gatherings: weakref.WeakKeyDictionary[Parents, str] = weakref.WeakKeyDictionary()
@@ -125,10 +129,18 @@ class Builder:
                 start = forms.of_part(self._branch.parents[number], layout).start
                 return self._part(number, layout, start)
 
-            if first is None:
+            def passed() -> Stream:
+                """Returns a stream of elements as they are."""
                 stream = _passed(parts, grouping, cursor[0], again)
                 self.gatherings[stream] = root.title
                 return stream
+
+            if first is None:
+                begins = isinstance(grouping, Cache) and cursor == self._start(layout)
+                if not begins:
+                    return passed()
+                put = self._away.put if self._feeds else None
+                return self.caches.stream((id(self._branch), layout), passed, put)
             return self._later(parts, first, cursor, again=again, grouping=grouping)
         assert first is not None
         lane = self._layout.lane(index, self._base, first)
@@ -139,6 +151,11 @@ class Builder:
         tasks = self._made(first, feed, cursor[1], [])
         tasks.overdue = self.overdue(cursor[0])
         return tasks
+
+    def _start(self, layout: Layout) -> Cursor:
+        """Returns the cursor of the root at its start, where that is made of one other stream."""
+        (parent,) = self._branch.parents
+        return ((forms.of_part(parent, layout).start,), (), 0), 0
 
     def _part(self, number: int, layout: Layout, cursor: Cursor) -> Stream:
         """Returns a stream that the root is made of, dealt out as `layout` says."""
@@ -151,7 +168,7 @@ class Builder:
         )
         builder.overdue, builder.gatherings = self.overdue, self.gatherings
         builder.options = self.options
-        builder.owns, builder.is_ahead = self.owns, self.is_ahead
+        builder.owns, builder.is_ahead, builder.caches = self.owns, self.is_ahead, self.caches
         stream: Stream = builder.whole(cursor)
         several = len(self._branch.parents)
         return stream if several == 1 else Part(stream, number, several)

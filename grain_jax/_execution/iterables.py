@@ -19,6 +19,7 @@ from grain_jax._execution.ahead import RunAhead
 from grain_jax._execution.engine import culprit
 from grain_jax._execution.engine.wire import UnsendableError
 from grain_jax._execution.farewell import call_within
+from grain_jax._execution.inline import Outputs
 from grain_jax._execution.runs import END, PENDING, Cursor, Held, Run, Whereabouts
 from grain_jax._values import errors, faults
 from grain_jax._values.trees import IMMUTABLE_TYPES
@@ -165,7 +166,7 @@ class Own:
         except StopIteration:
             self._reader.close()
             return END
-        return Run([element], _Elements(number - 1, [state]), 0, 1)
+        return Run(Held(Outputs([element])), _Elements(number - 1, [state]), 0, 1)
 
     def _pull_sent(self, most: int) -> Any:
         """Returns a run of a bundle."""

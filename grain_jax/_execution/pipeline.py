@@ -24,6 +24,7 @@ from grain_jax._execution import (
     snapshots,
     workers,
 )
+from grain_jax._execution.caching import Caches
 from grain_jax._execution.iterables import Own
 from grain_jax._execution.layout import Layout, Position
 from grain_jax._execution.parents import Parents
@@ -67,6 +68,7 @@ class Pipeline:
         self._stream: Stream | None = None
         self._gatherings: MutableMapping[Parents, str] = {}
         self._owns: list[Own] = []
+        self._caches = Caches()
         self._run: Run | None = None
         # The last element; its cursor is made when somebody asks.
         self._last: tuple[Any, int] | None = None
@@ -382,6 +384,8 @@ class Pipeline:
             generators.check(self._leaves, self._all, self._is_away, ignored)
             here: inline.Executor = inline.Inline(self._program, self._ahead())
             away = workers.executor(self._program, self._setup) if self._is_remote() else here
+            if away is not here:
+                self._caches = Caches()  # inputs of tasks are those of one set of workers
             with self._lock:
                 self._executors = here, away
             if self._closed:
@@ -421,6 +425,7 @@ class Pipeline:
         builder.overdue = lambda begin: this()(begin)  # type: ignore[misc]
         builder.options = self.plan.options
         self._gatherings, self._owns = builder.gatherings, builder.owns
+        builder.caches = self._caches
         # What draws here is seeded for its elements, and the iterable may draw, too.
         builder.is_ahead = not any(stage.local and stage.seeded for stage in self._all)
         return builder.whole(self.cursor(position))

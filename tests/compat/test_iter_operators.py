@@ -212,3 +212,19 @@ def test_interleaves(
         return plain_list(make(parts, cycle_length=cycle))
 
     assert made(grain_jax) == made(reference_grain)
+
+
+@settings(max_examples=20, deadline=None)
+@given(length=st.integers(0, 12), epochs=st.integers(1, 3))
+def test_caches(reference_grain: ModuleType, length: int, epochs: int) -> None:
+    """The stream, and how often what comes before is done."""
+
+    def made(library: ModuleType) -> tuple[list[Any], list[int]]:
+        asked: list[int] = []
+        (stream,) = streams(library, [length])
+        stream = stream.map(lambda x: asked.append(int(x)) or int(x))
+        stream = library.experimental.CacheIterDataset(stream)
+        stream = library.experimental.RepeatIterDataset(stream, epochs)
+        return plain_list(stream), sorted(asked)
+
+    assert made(grain_jax) == made(reference_grain)

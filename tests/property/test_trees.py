@@ -91,6 +91,7 @@ def tree(
             "chain",
             "zip",
             "interleave",
+            "cache",
         ]
         + ["random", "random"] * draws
     )
@@ -108,6 +109,9 @@ def tree(
     if choice == "repeat":
         epochs = rng.randint(1, 3)
         return stubs.stream(stubs.Repeat(epochs), ds), rows * epochs
+    if choice == "cache":
+        epochs = rng.randint(1, 3)
+        return stubs.stream(stubs.Repeat(epochs), ds.cache()), rows * epochs
     if choice == "window":
         window = rng.randint(1, 6)
         return stubs.stream(stubs.Window(window), ds), list(shuffled(rows, window))
