@@ -12,10 +12,11 @@ unexport PYTHONDONTWRITEBYTECODE
 # What `make test-newest` runs, and `make faults` with fresh draws.
 SHORT := tests/algebra tests/datasets tests/property tests/values
 
-.PHONY: help demo test test-modes test-newest faults lint types format build-files bench notebook clean
+.PHONY: help demo examples test test-modes test-newest faults lint types format build-files bench notebook clean
 
 help:
 	@echo "make demo    train, kill, resume, compare: the whole path on real data"
+	@echo "make examples   all examples and notebooks"
 	@echo "make test    the test suite                  (PYTEST_ARGS='-k name' to choose)"
 	@echo "make test-modes   the same, all cases in each start mode and kind of memory of the engine"
 	@echo "make test-newest  a short form of it on the newest Python that is installed"
@@ -25,6 +26,14 @@ help:
 
 demo: $(VENV)/.installed-examples
 	$(BIN)/python examples/demo.py
+
+# All examples, and the notebooks, from top to bottom.
+examples: $(VENV)/.installed-test
+	$(BIN)/python examples/demo.py
+	$(BIN)/python examples/language_model.py
+	@folder="$$(mktemp -d)" && trap 'rm -rf "$$folder"' EXIT && \
+	  $(BIN)/python examples/multihost.py "$$folder" --processes 2 --epochs 2
+	$(BIN)/python -m pytest -q -n 0 tests/test_colabs.py
 
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n auto --dist worksteal $(PYTEST_ARGS)
