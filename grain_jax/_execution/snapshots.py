@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from grain_jax._algebra import access
+from grain_jax._algebra import access, sentinels
 from grain_jax._datasets import nodes, plan
 from grain_jax._values.arrays import owner_of
 
@@ -23,7 +23,16 @@ __all__ = ["of_plan", "snapshot"]
 
 T = TypeVar("T")
 
+
+class _Same:
+    """Something that the copy has, too."""
+
+    def __init__(self, obj: Any) -> None:
+        self.obj = obj
+
+
 _SHARED = (
+    _Same,
     types.FunctionType,
     types.BuiltinFunctionType,
     types.ModuleType,
@@ -33,7 +42,6 @@ _SHARED = (
     access.Source,
     nodes.CustomNode,
 )
-
 
 _NAMED = (types.ModuleType, type, types.NoneType)
 
@@ -60,6 +68,15 @@ class _Pickler(pickle.Pickler):
             obj = obj.snapshot()
         self._kept.append(obj)
         return number
+
+    def reducer_override(self, obj: Any) -> Any:
+        if sentinels.is_sentinel(obj):
+            return _the_same, (_Same(obj),)
+        return NotImplemented
+
+
+def _the_same(one: _Same) -> Any:
+    return one.obj
 
 
 class _Unpickler(pickle.Unpickler):

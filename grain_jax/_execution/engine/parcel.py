@@ -16,7 +16,7 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
-from grain_jax._algebra import handles, reach
+from grain_jax._algebra import handles, reach, sentinels
 from grain_jax._execution.engine import (
     arena,
     classes,
@@ -57,7 +57,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc, unused-ignore]
         cloudpickle.Pickler.__init__(self, file, 5, functools.partial(_keep, self.large))
 
     def reducer_override(self, obj: Any) -> Any:
-        reduced = _reduce(obj)
+        reduced = _reduce(obj) or sentinels.reduce(obj)
         if reduced is not None:
             return reduced
         if type(obj) is types.ModuleType:
