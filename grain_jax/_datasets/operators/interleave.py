@@ -59,7 +59,31 @@ class InterleaveIterDataset(IterDataset[T]):
             options.check_count(name, value, minimum=0)
         parts = [_stream(number, one) for number, one in enumerate(_all(datasets))]
         super().__init__(parts)
-        self._make_of(parts, Interleave(cycle_length), f"interleave(cycle_length={cycle_length})")
+        self._cycle_length = cycle_length
+        self._begin(parts)
+
+    def _begin(self, parts: list[IterDataset[Any]]) -> None:
+        places = self._cycle_length
+        self._make_of(parts, Interleave(places), f"interleave(cycle_length={places})")
+        self._parents = tuple(parts)
+
+    def set_slice(self, sl: slice, sequential_slice: bool = False) -> None:
+        """Leaves, in this very dataset, only the datasets that a slice of their list has.
+
+        Args:
+          sl: of the list.
+          sequential_slice: accepted for compatibility.
+
+        Raises:
+          InvalidValueError: if none is left.
+        """
+        parts = list(self._parents[sl])
+        if not parts:
+            raise errors.InvalidValueError(
+                f"set_slice({sl}) leaves none of {len(self._parents)} datasets. Write "
+                "ds.shard(shard_options), which deals the records of each out."
+            )
+        self._begin(parts)
 
 
 def _all(datasets: Any) -> list[Any]:

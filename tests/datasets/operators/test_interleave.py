@@ -116,6 +116,17 @@ def test_of_a_dataset_of_datasets() -> None:
     assert list(given) == [0, 0, 1, 1]
 
 
+def test_a_slice_of_the_datasets() -> None:
+    made = interleave(
+        [grain.MapDataset.range(10 * n, 10 * n + 2) for n in range(5)], cycle_length=2
+    )
+    made.set_slice(slice(1, None, 2))
+    assert list(made) == [10, 30, 11, 31]
+    assert len(made.parents) == 2
+    with pytest.raises(ValueError, match=r"leaves none of 2 datasets"):
+        made.set_slice(slice(2, 2))
+
+
 def test_many_datasets_share_the_workers() -> None:
     """Those that are open have work under way, and not all that there are."""
     parts = [trees.of(range(3 * n, 3 * n + 3)) for n in range(300)]
