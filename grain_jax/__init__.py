@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from grain_jax._values.options import ReadOptions as ReadOptions
     from grain_jax._values.records import Record as Record
     from grain_jax._values.records import RecordMetadata as RecordMetadata
+    from grain_jax._values.settings import config as config
 else:
     __getattr__, __dir__, __all__ = _lazy.facade(
         __name__,
@@ -51,6 +52,7 @@ else:
             "ReadOptions": "grain_jax._values.options:ReadOptions",
             "Record": "grain_jax._values.records:Record",
             "RecordMetadata": "grain_jax._values.records:RecordMetadata",
+            "config": "grain_jax._values.settings:config",
             "load": "grain_jax._product.data_loader:load",
             "prefetch_to_device": "grain_jax._product.device:prefetch_to_device",
         },

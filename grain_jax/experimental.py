@@ -53,12 +53,15 @@ if TYPE_CHECKING:
     from grain_jax._product.elastic import ElasticIterator as ElasticIterator
     from grain_jax._product.indices import get_next_index as get_next_index
     from grain_jax._product.indices import set_next_index as set_next_index
+    from grain_jax._product.measuring import PerformanceConfig as PerformanceConfig
+    from grain_jax._product.measuring import pick_performance_config as pick_performance_config
     from grain_jax._product.recovery import (
         assert_equal_output_after_checkpoint as assert_equal_output_after_checkpoint,
     )
     from grain_jax._product.transfer import device_put as device_put
     from grain_jax._values.dataset_options import DatasetOptions as DatasetOptions
     from grain_jax._values.dataset_options import ExecutionTrackingMode as ExecutionTrackingMode
+    from grain_jax._values.generators import RngPool as RngPool
     from grain_jax._values.permutation import index_shuffle as index_shuffle
     from grain_jax._values.shapes import ShapeDtypeStruct as ShapeDtypeStruct
     from grain_jax._values.shapes import ShapeDtypeStructProtocol as ShapeDtypeStructProtocol
@@ -86,12 +89,15 @@ else:
             "PackAndBatchOperation": "grain_jax._algebra.packs:PackAndBatchOperation",
             "ParquetIterDataset": "grain_jax._datasets.files:ParquetIterDataset",
             "ParseExample": "grain_jax._algebra.files.examples:ParseExample",
+            "PerformanceConfig": "grain_jax._product.measuring:PerformanceConfig",
             "RebatchIterDataset": f"{_OPERATORS}.rebatch:RebatchIterDataset",
             "RepeatIterDataset": f"{_OPERATORS}.repeat:RepeatIterDataset",
+            "RngPool": "grain_jax._values.generators:RngPool",
             "ShapeDtypeStruct": "grain_jax._values.shapes:ShapeDtypeStruct",
             "ShapeDtypeStructProtocol": "grain_jax._values.shapes:ShapeDtypeStructProtocol",
             "TFRecordIterDataset": "grain_jax._datasets.files:TFRecordIterDataset",
             "TextLinesIterDataset": "grain_jax._datasets.files:TextLinesIterDataset",
+            "pick_performance_config": "grain_jax._product.measuring:pick_performance_config",
             _THREADED: f"grain_jax._execution.threaded:{_THREADED}",
             "ThreadPrefetchIterDataset": f"{_OPERATORS}.threads:ThreadPrefetchIterDataset",
             "WindowShuffleIterDataset": f"{_OPERATORS}.windows:WindowShuffleIterDataset",

@@ -14,7 +14,7 @@ PUBLIC = {
     "grain_jax": """
         DataLoader DataLoaderIterator DatasetIterator ErrorPolicy IterDataset MapDataset
         MultiprocessingOptions
-        ReadOptions Record RecordMetadata checkpoint constants errors experimental load
+        ReadOptions Record RecordMetadata checkpoint config constants errors experimental load
         multiprocessing prefetch_to_device python samplers sharding sources transforms""",
     "grain_jax.checkpoint": "CheckpointHandler CheckpointRestore CheckpointSave",
     "grain_jax.constants": "DATASET_INDEX EPOCH INDEX META_FEATURES RECORD RECORD_KEY SEED",
@@ -27,15 +27,16 @@ PUBLIC = {
         DatasetOptions
         ElasticIterator ExecutionTrackingMode FirstFitPackIterDataset FlatMapIterDataset
         FlatMapMapDataset FlatMapTransform InterleaveIterDataset LimitIterDataset
-        MapWithIndexTransform
-        PackAndBatchOperation ParquetIterDataset ParseExample RebatchIterDataset
-        RepeatIterDataset ShapeDtypeStruct ShapeDtypeStructProtocol TFRecordIterDataset
-        TextLinesIterDataset ThreadPrefetchDatasetIterator ThreadPrefetchIterDataset
-        WindowShuffleIterDataset WindowShuffleMapDataset WithOptionsIterDataset
-        ZipIterDataset ZipMapDataset apply_transformations
-        assert_equal_output_after_checkpoint batch_and_pad device_put get_element_spec
-        get_next_index index_shuffle multithread_prefetch set_next_index""",
-    "grain_jax.multiprocessing": "MultiprocessingOptions",
+        MapWithIndexTransform PackAndBatchOperation ParquetIterDataset ParseExample
+        PerformanceConfig RebatchIterDataset RepeatIterDataset RngPool ShapeDtypeStruct
+        ShapeDtypeStructProtocol TFRecordIterDataset TextLinesIterDataset
+        ThreadPrefetchDatasetIterator ThreadPrefetchIterDataset WindowShuffleIterDataset
+        WindowShuffleMapDataset WithOptionsIterDataset ZipIterDataset ZipMapDataset
+        apply_transformations assert_equal_output_after_checkpoint batch_and_pad device_put
+        get_element_spec get_next_index index_shuffle multithread_prefetch
+        pick_performance_config set_next_index""",
+    "grain_jax.multiprocessing": """
+        MultiprocessingOptions SharedMemoryArray SharedMemoryArrayMetadata""",
     "grain_jax.python": """
         ArrayRecordDataSource Batch BatchOperation DATASET_INDEX DataLoader DatasetIterator
         DatasetSelectionMap EPOCH
@@ -45,7 +46,7 @@ PUBLIC = {
         PyGrainCheckpointRestore PyGrainCheckpointSave PyGrainDatasetIterator RECORD RECORD_KEY
         RandomAccessDataSource RandomMapOperation RandomMapTransform RangeDataSource ReadOptions
         Record RecordMetadata SEED Sampler SequentialSampler ShardByJaxProcess ShardOptions
-        Transformation Transformations experimental load""",
+        SharedMemoryArray Transformation Transformations config experimental load""",
     "grain_jax.samplers": "IndexSampler Sampler SequentialSampler",
     "grain_jax.sharding": "NoSharding ShardByJaxProcess ShardBySharding ShardOptions",
     "grain_jax.sources": """

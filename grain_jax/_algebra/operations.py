@@ -61,6 +61,9 @@ class BatchOperation(_BuiltIn):
     def __post_init__(self) -> None:
         transforms.Batch(self.batch_size, self.drop_remainder, self.batch_fn)
 
+    def disable_deprecation_message(self) -> None:
+        """Accepted for compatibility: there is no such message."""
+
 
 @dataclasses.dataclass
 class MapOperation(_BuiltIn):

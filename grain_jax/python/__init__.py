@@ -29,6 +29,7 @@ from grain_jax._algebra.transforms import MapWithIndex as MapWithIndexTransform
 from grain_jax._algebra.transforms import RandomMap as RandomMapTransform
 from grain_jax._values.options import MultiprocessingOptions, ReadOptions
 from grain_jax._values.records import Record, RecordMetadata
+from grain_jax._values.settings import config
 from grain_jax._values.sharding import NoSharding, ShardByJaxProcess, ShardOptions
 from grain_jax.constants import (
     DATASET_INDEX,
@@ -41,6 +42,7 @@ from grain_jax.constants import (
 )
 
 if TYPE_CHECKING:
+    from grain_jax._algebra.shared_arrays import SharedMemoryArray as SharedMemoryArray
     from grain_jax._datasets.iter_dataset import IterDataset as IterDataset
     from grain_jax._datasets.iterators import DatasetIterator as DatasetIterator
     from grain_jax._datasets.map_dataset import MapDataset as MapDataset
@@ -62,6 +64,7 @@ else:
             "PyGrainCheckpointRestore": "grain_jax.checkpoint:CheckpointRestore",
             "PyGrainCheckpointSave": "grain_jax.checkpoint:CheckpointSave",
             "PyGrainDatasetIterator": "grain_jax._product.data_loader:DataLoaderIterator",
+            "SharedMemoryArray": "grain_jax._algebra.shared_arrays:SharedMemoryArray",
             "load": "grain_jax._product.data_loader:load",
         },
     )
@@ -111,8 +114,10 @@ __all__ = [
     "SequentialSampler",
     "ShardByJaxProcess",
     "ShardOptions",
+    "SharedMemoryArray",
     "Transformation",
     "Transformations",
+    "config",
     "experimental",
     "load",
 ]
