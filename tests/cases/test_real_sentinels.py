@@ -67,7 +67,7 @@ SCRIPT = """
 @pytest.mark.parametrize("workers", [0, 1])
 def test_sentinels_are_themselves(tmp_path: Path, workers: int, mode: str) -> None:
     (tmp_path / "lib.py").write_text(textwrap.dedent(LIBRARY))
-    text = SCRIPT.replace("=N", f"={workers}")
+    text = SCRIPT.replace("=N)", f"={workers})")
     given = [(True, True, True, True, False)] * 2
     used = [(False, ["a"]), (True, ["a"])]
     assert output(tmp_path, text, GRAIN_JAX_ENGINE_MODE=mode) == [
