@@ -23,6 +23,7 @@ __all__ = [
     "compression_of",
     "expand",
     "open_file",
+    "read_some",
     "stamp_of",
 ]
 
@@ -321,6 +322,19 @@ def compression_of(path: str, given: str | None) -> str | None:
         if head.startswith(magic):
             return name
     return "bz2" if head[:3] == b"BZh" and head[4:10] == b"1AY&SY" else None
+
+
+def read_some(file: IO[bytes], least: int, most: int) -> bytes:
+    """Reads some bytes: fewer than `least` only at the end, and more where they come of themselves.
+
+    Bytes in front of a damage are read without it.
+    """
+    read = getattr(file, "read1", file.read)
+    parts = []
+    while least > 0 and (piece := read(max(least, most))):
+        parts.append(piece)
+        least -= len(piece)
+    return b"".join(parts)
 
 
 def chunks(file: IO[bytes]) -> Iterator[bytes]:

@@ -59,48 +59,61 @@ class TextFiles:
 
 
 class _Lines:
-    """An open file, and the line that it stands before."""
+    """An open file, and lines of it that were read together."""
 
     def __init__(self, encoding: str, path: str, contents: Contents) -> None:
         self._path, self._encoding = path, encoding
         compression, self._begins = contents.index
         self._file: IO[bytes] = paths.open_file(path, compression)
-        self._lines: list[bytes] = []  # whole ones that were read, the next one last
-        self._rest: list[bytes] = []  # what was read behind them
         self._read = getattr(self._file, "read1", self._file.read)
+        self._lines: list[bytes] = []
+        self._next = 0  # which of them comes next
+        self._rest: list[bytes] = []  # what was read behind them
         self._over = False
         self.following = 0
 
     def read(self, rows: Sequence[int], found: list[Any]) -> None:
         """Appends the lines, without their ends."""
         encoding = self._encoding
-        for row in rows:
-            self._go_to(row)
-            if not self._lines:
-                raise corrupt(self._path, row, "the file ends before it")
-            self.following += 1
-            line = self._lines.pop().removesuffix(b"\r")
+        together = rows[-1] - rows[0] == len(rows) - 1
+        done = 0
+        while done < len(rows):
+            self._go_to(rows[done])
+            count = len(rows) - done if together else 1
+            lines = self._lines[self._next : self._next + count]
             try:
-                found.append(line.decode(encoding))
+                found += [line.decode(encoding) for line in lines]
+            except UnicodeDecodeError:
+                self._find(rows[done], lines, found)
+            done += len(lines)
+            self._next += len(lines)
+            self.following += len(lines)
+
+    def _find(self, row: int, lines: list[bytes], found: list[Any]) -> None:
+        """Appends those of lines that can be decoded, and raises for the first that cannot."""
+        for number, line in enumerate(lines, row):
+            try:
+                found.append(line.decode(self._encoding))
             except UnicodeDecodeError as error:
-                raise corrupt(self._path, row, f"the line is no {encoding}: {error}") from error
+                what = f"the line is no {self._encoding}: {error}"
+                raise corrupt(self._path, number, what) from error
 
     def _go_to(self, row: int) -> None:
-        missing = row - self.following
-        if missing >= len(self._lines) and self._begins is not None:
+        """Has a line in memory as the next one."""
+        if row - self.following >= len(self._lines) - self._next and self._begins is not None:
             entry = min(row // _EVERY, len(self._begins) - 1)
-            if entry * _EVERY > self.following + len(self._lines):
+            if entry * _EVERY > self.following + len(self._lines) - self._next:
                 self._file.seek(int(self._begins[entry]))
-                self._lines, self._rest, self._over = [], [], False
+                self._lines, self._next, self._rest, self._over = [], 0, [], False
                 self.following = entry * _EVERY
-        while (missing := row - self.following) >= len(self._lines) and not self._over:
-            self.following += len(self._lines)
-            self._lines.clear()
+        while row - self.following >= (left := len(self._lines) - self._next):
+            if self._over:
+                raise corrupt(self._path, row, "the file ends before it")
+            self.following += left
+            self._lines, self._next = [], 0
             self._fill()
-        skipped = min(missing, len(self._lines))
-        if skipped:
-            del self._lines[-skipped:]
-            self.following += skipped
+        self._next += row - self.following
+        self.following = row
 
     def _fill(self) -> None:
         """Reads until there are lines, or to the end."""
@@ -109,17 +122,15 @@ class _Lines:
             if not piece:
                 self._over = True
                 last = b"".join(self._rest)
-                self._rest = []
-                if last:
-                    self._lines = [last]
-                return
-            if b"\n" not in piece:
+                self._lines, self._rest = ([last.removesuffix(b"\r")] if last else []), []
+            elif b"\n" not in piece:
                 self._rest.append(piece)
-                continue
-            *lines, rest = piece.split(b"\n")
-            lines[0] = b"".join([*self._rest, lines[0]])
-            self._rest = [rest] if rest else []
-            self._lines = lines[::-1]
+            else:
+                *lines, rest = piece.split(b"\n")
+                lines[0] = b"".join([*self._rest, lines[0]])
+                if b"\r" in piece or lines[0].endswith(b"\r"):
+                    lines = [line.removesuffix(b"\r") for line in lines]
+                self._lines, self._rest = lines, ([rest] if rest else [])
 
     def close(self) -> None:
         """Closes the file."""
