@@ -28,6 +28,9 @@ from grain_jax._values.dataset_options import DatasetOptions
 
 __all__ = ["Builder"]
 
+_LEAST = 4
+"""Elements of a part that are read together, of parts that give few."""
+
 _MOST_TOGETHER = 64
 """Elements of a task of a later stage that acts on each by itself."""
 
@@ -41,7 +44,7 @@ class Builder:
       base: position from which shards are counted.
       here: does tasks in this process.
       away: does those of stages that need not run here.
-      beside: how many streams that begin share the executors.
+      share: which part of the executors' work is for this pipeline.
       wanted: about how many elements whoever groups them wants at once.
       feeds: whether elements go to workers behind this pipeline.
 
@@ -60,7 +63,7 @@ class Builder:
         base: int,
         here: inline.Executor,
         away: inline.Executor,
-        beside: int | None = None,
+        share: float = 1.0,
         wanted: int = 1,
         feeds: bool = False,
     ) -> None:
@@ -75,7 +78,7 @@ class Builder:
         self._base = base
         self._here = here
         self._away = away
-        self._beside = beside or layout.streams * _together(branch)
+        self._share = share / layout.streams
         self._wanted = wanted
         # Streams refer to the builder, which begins some of them anew.
         self.gatherings: weakref.WeakKeyDictionary[Parents, str] = weakref.WeakKeyDictionary()
@@ -89,11 +92,11 @@ class Builder:
         if layout.joined > 1:
             shared, *behind = behind
             return self._behind(
-                lambda at: self._later(self._lanes(each, at), shared, at, beside=1), behind, cursor
+                lambda at: self._later(self._lanes(each, at), shared, at, share=1.0), behind, cursor
             )
         if layout.lanes > 1:
             return self._behind(
-                lambda at: _passed(self._lanes(each, at), Turns(), at[0]), behind, cursor
+                lambda at: self._passed(self._lanes(each, at), Turns(), at[0]), behind, cursor
             )
         return self._behind(lambda at: self._lane(0, each, at), behind, cursor)
 
@@ -131,7 +134,7 @@ class Builder:
 
             def passed() -> Stream:
                 """Returns a stream of elements as they are."""
-                stream = _passed(parts, grouping, cursor[0], again)
+                stream = self._passed(parts, grouping, cursor[0], again)
                 self.gatherings[stream] = root.title
                 return stream
 
@@ -161,16 +164,17 @@ class Builder:
         """Returns a stream that the root is made of, dealt out as `layout` says."""
         branch = self._branch.parents[number]
         layout = forms.layout_of_part(branch, layout)
-        root = self._branch.plan.root
-        wanted = root.grouping.wanted if isinstance(root, Grouped) else 1
-        builder = Builder(
-            branch, layout, 0, self._here, self._away, self._beside, wanted, self._feeds
-        )
+        root, several = self._branch.plan.root, len(self._branch.parents)
+        assert isinstance(root, Grouped)
+        share, wanted = root.grouping.shares(several)[number], root.grouping.wanted
+        # All parts together read about as much at once as two would.
+        wanted = max(min(wanted, _LEAST), round(wanted * min(1.0, 2 * share)))
+        share *= self._share
+        builder = Builder(branch, layout, 0, self._here, self._away, share, wanted, self._feeds)
         builder.overdue, builder.gatherings = self.overdue, self.gatherings
         builder.options = self.options
         builder.owns, builder.is_ahead, builder.caches = self.owns, self.is_ahead, self.caches
         stream: Stream = builder.whole(cursor)
-        several = len(self._branch.parents)
         return stream if several == 1 else Part(stream, number, several)
 
     def _later(
@@ -178,7 +182,7 @@ class Builder:
         parents: list[Stream],
         stage: Stage,
         cursor: Cursor,
-        beside: int | None = None,
+        share: float | None = None,
         again: Callable[[int], Stream] | None = None,
         grouping: Grouping | None = None,
     ) -> Stream:
@@ -188,7 +192,7 @@ class Builder:
           parents: the streams.
           stage: what is done with their elements.
           cursor: where to begin.
-          beside: how many of its kind share workers; None for as many as there are streams.
+          share: which part of the executor's work is for it; None for that of the pipeline.
           again: returns one of the streams at its start.
           grouping: decides which elements go together; None for what the stage says.
         """
@@ -205,7 +209,7 @@ class Builder:
         else:
             most, adapts = 1 if local else _MOST_TOGETHER, isinstance(parents[0], Own)
             feed = Each(parents[0], place, most, local, adapts)
-        return self._made(stage, feed, since, parents, beside)
+        return self._made(stage, feed, since, parents, share)
 
     def _made(
         self,
@@ -213,18 +217,34 @@ class Builder:
         feed: Feed,
         since: int,
         parents: list[Stream],
-        beside: int | None = None,
+        share: float | None = None,
     ) -> Tasks:
         executor = self._executor(stage)
-        if beside is None:
-            beside = 1 if stage.local else self._beside
-        depth = max(1, executor.capacity // beside)
+        if share is None:
+            share = 1.0 if stage.local else self._share
+            # What several streams are made into has workers beside those that make them.
+            if parents and len(self._branch.plan.leaves()) > 1:
+                share /= 2
+        depth = max(1, round(executor.capacity * share))
         tasks = Tasks(executor, stage.number, feed, since, depth, parents)
         tasks.silence = silence.of(self._branch.plan, self._until(stage))
         if stage.watched:
             root = self._branch.plan.root
             tasks.sieves = Sieves(self.options, lambda: " and ".join(getattr(root, "drops", ())))
         return tasks
+
+    def _passed(
+        self,
+        parts: list[Stream],
+        grouping: Grouping,
+        place: Place,
+        again: Callable[[int], Stream] | None = None,
+    ) -> Merged | Passed:
+        """Returns a stream of elements as they are."""
+        schedule = grouping.schedule(place[1], len(parts))
+        if schedule is None:
+            return Passed(parts, grouping, place, again)
+        return Merged(parts, schedule, place, again, self._away.capacity)
 
     def _until(self, stage: Stage) -> list[Stage]:
         """Returns the stages up to one."""
@@ -233,25 +253,3 @@ class Builder:
 
     def _executor(self, stage: Stage) -> inline.Executor:
         return self._here if stage.local else self._away
-
-
-def _passed(
-    parts: list[Stream],
-    grouping: Grouping,
-    place: Place,
-    again: Callable[[int], Stream] | None = None,
-) -> Merged | Passed:
-    """Returns a stream of elements as they are."""
-    schedule = grouping.schedule(place[1], len(parts))
-    if schedule is None:
-        return Passed(parts, grouping, place, again)
-    return Merged(parts, schedule, place, again)
-
-
-def _together(branch: Branch) -> int:
-    """Returns how many streams that begin are read at a time."""
-    root = branch.plan.root
-    if not isinstance(root, Grouped):
-        return 1
-    counts = sorted(map(_together, branch.parents), reverse=True)
-    return sum(counts[: root.grouping.together])

@@ -24,7 +24,10 @@ _TOGETHER = 32
 """Elements of a run, at most."""
 
 _PULLS = 8
-"""So many runs are passed on before all parents are asked to work ahead."""
+"""So many runs are passed on before parents are asked to work ahead."""
+
+_AHEAD = 256
+"""So many elements are looked ahead for the parents that are."""
 
 
 class Merged(Parents):
@@ -35,6 +38,7 @@ class Merged(Parents):
       schedule: says which one is next, from `place` on.
       place: where to begin.
       again: returns one of the parents at its start, where the schedule can want that.
+      most: how many parents work ahead: those that are wanted next.
     """
 
     def __init__(
@@ -43,9 +47,11 @@ class Merged(Parents):
         schedule: Schedule,
         place: Place,
         again: Callable[[int], Stream] | None = None,
+        most: int = 1,
     ) -> None:
         super().__init__(parents, place[0], again)
         self._schedule = schedule
+        self._most = most
         self._failures: dict[int, BaseException] = {}  # of parents, behind what is here of them
         self._ended: set[int] = set()  # parents of whose ends the schedule knows
         self._pulled = 0
@@ -62,6 +68,9 @@ class Merged(Parents):
     def advance(self) -> None:
         """Gets work going in the parents that come next."""
         numbers = self._schedule.ahead()
+        if numbers is None and len(self._parents) > self._most:
+            wanted, _ = self._schedule.next(_AHEAD)
+            numbers = list(itertools.islice(dict.fromkeys(wanted), self._most))
         for number in range(len(self._parents)) if numbers is None else numbers:
             self._parents[number].stream.advance()
 

@@ -146,11 +146,6 @@ class Grouping:
     measure: Measure | None = None
     wanted: int = 1
 
-    @property
-    def together(self) -> int | None:
-        """How many parents work at a time; None for all."""
-        return None
-
     def first(self, parents: int) -> tuple[int, ...]:
         """Returns its own numbers at the start."""
         return ()
@@ -162,6 +157,10 @@ class Grouping:
     def schedule(self, kept: tuple[int, ...], parents: int) -> Schedule | None:
         """Returns one in place of a grouper where elements are handed on by one; else None."""
         return None
+
+    def shares(self, parents: int) -> Sequence[float]:
+        """Returns about which part of the elements each parent gives: so much work it gets."""
+        return [1 / parents] * parents
 
     def of_shard(self, shards: int) -> Grouping:
         """Returns what decides in each of so many shards that the elements are dealt out over.

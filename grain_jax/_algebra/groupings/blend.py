@@ -47,6 +47,10 @@ class Blend(Grouping):
     stop: selections.Stop
     weigh: Callable[[Any], int] | None
 
+    def shares(self, parents: int) -> Sequence[float]:
+        """Returns the weights, of which the sum is 1."""
+        return [weight / sum(self.weights) for weight in self.weights]
+
     @property
     def measure(self) -> Measure | None:  # type: ignore[override]
         """Returns what an element weighs."""

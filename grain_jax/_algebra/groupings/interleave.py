@@ -30,10 +30,9 @@ class Interleave(Grouping):
 
     cycle: int
 
-    @property
-    def together(self) -> int:
-        """How many streams are read at once, the one that is opened next included."""
-        return self.cycle + 1
+    def shares(self, parents: int) -> Sequence[float]:
+        """Returns equal ones, as of those that are open and the one that is opened next."""
+        return [1 / min(self.cycle + 1, parents)] * parents
 
     def first(self, parents: int) -> tuple[int, ...]:
         """Returns that nothing is open."""

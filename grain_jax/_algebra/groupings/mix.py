@@ -38,6 +38,10 @@ class Mix(Grouping):
         """Returns that there has been none."""
         return (0,)
 
+    def shares(self, parents: int) -> Sequence[float]:
+        """Returns the weights, of which the sum is 1."""
+        return [weight / sum(self.weights) for weight in self.weights]
+
     def schedule(self, kept: tuple[int, ...], parents: int) -> Schedule:
         """Returns the choices behind so many elements."""
         (count,) = kept

@@ -122,15 +122,16 @@ class Slots:
         return self._resident > self.budget
 
     def trim(self, keep: int) -> None:
-        """Gives memory of free slots back, all but `keep` of them, until the budget holds."""
-        if not self.over_budget:
+        """Gives memory of free slots back, all but `keep` of them, before the budget is spent."""
+        most = self.budget // 2
+        if self._resident <= most:
             return
         self.collect()
         for slot in self._free[: max(len(self._free) - max(keep, 0), 0)]:  # the coldest first
             size = self._bytes.get(slot, 0)
             if size and self.arena.discard(slot, size):
                 self._resident -= self._bytes.pop(slot)
-                if not self.over_budget:
+                if self._resident <= most:
                     return
 
 

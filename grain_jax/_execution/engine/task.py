@@ -58,17 +58,22 @@ class Task:
     def _pack(self, registry: wire.Registry) -> tuple[bytes, list[tuple[int, Bundle]], int]:
         """Returns the body, the inputs that travel with it and where each begins, and their end."""
         places: list[wire.Place] = []
+        chosen: list[tuple[int, list[int]]] = []
+        numbers: dict[int, int] = {}  # of the places, by bundle: each is named, or travels, once
         moved: list[tuple[int, Bundle]] = []
         end = 0
         for bundle, rows in self.inputs:
-            slot, offset, _, extent = bundle.place
-            base = 0
-            if bundle.moved:
-                slot, base = wire.OWN, -(-end // ALIGNMENT) * ALIGNMENT
-                end = base + extent
-                moved.append((base, bundle))
-            places.append((slot, base, extent, offset, [int(row) for row in rows]))
-        return wire.dumps((self._stage, self._payload, places), registry), moved, end
+            number = numbers.setdefault(id(bundle), len(places))
+            if number == len(places):
+                slot, offset, _, extent = bundle.place
+                base = 0
+                if bundle.moved:
+                    slot, base = wire.OWN, -(-end // ALIGNMENT) * ALIGNMENT
+                    end = base + extent
+                    moved.append((base, bundle))
+                places.append((slot, base, extent, offset))
+            chosen.append((number, [int(row) for row in rows]))
+        return wire.dumps((self._stage, self._payload, places, chosen), registry), moved, end
 
     def write(self, arena: Arena, slot: int, registry: wire.Registry) -> tuple[int, int, bytes]:
         """Writes to the slot of an attempt what does not fit into a message.
@@ -81,7 +86,7 @@ class Task:
           OSError: the disk is full.
         """
         # Some may have left their slots since they were named; none goes back.
-        if sum(bundle.moved for bundle, _ in self.inputs) != len(self._packed[1]):
+        if len({id(bundle) for bundle, _ in self.inputs if bundle.moved}) != len(self._packed[1]):
             self._packed = self._pack(registry)
         body, moved, end = self._packed
         length = len(body) if len(body) > _INLINE else 0

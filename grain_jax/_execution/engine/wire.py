@@ -49,9 +49,9 @@ __all__ = [
 # generation, attempt, slot, bytes of the slot in use, and how many of these, the last ones, are the
 # task (0: it follows this header)
 TASK = struct.Struct("<QQQQQ")
-# Where an input of a task is: slot, where its memory begins in there, the bytes of that, the offset
-# of its outputs in them, and which of them are meant.
-Place = tuple[int, int, int, int, list[int]]
+# Where inputs of a task are: slot, where their memory begins in there, the bytes of that, and the
+# offset of the outputs in them.
+Place = tuple[int, int, int, int]
 OWN = 0  # stands for the slot of the attempt; slot 0 is the table
 # attempt, row of the worker, status, offset, length, bytes of the slot in use;
 # an error that could not be written to the slot follows inline

@@ -142,17 +142,8 @@ class _Worker:
 
     def run(self, slot: Slot, body: Any, inputs: dict[int, Memory]) -> tuple[int, int]:
         """Runs the program on one task and writes its outputs to the slot."""
-        stage, payload, sources = pickle.loads(body)
-        rows: list[Any] = []
-        for index, base, extent, offset, chosen in sources:
-            memory = inputs.get(index)
-            if memory is None or memory.size < base + extent:
-                # Another attempt, and tasks with other rows of the slot, must not see what the
-                # program writes to its inputs.
-                memory = inputs[index] = self.arena.private_copy(index, base + extent)
-            outputs = wire.decode_outputs(memory.part(base, extent) if base else memory, offset)
-            rows.extend(outputs[row] for row in chosen)
-            del memory, outputs
+        stage, payload, places, chosen = pickle.loads(body)
+        rows = self._decoded(places, chosen, inputs)
         outputs, info = self.program.run(stage, payload, rows, slot.allocate)
         if self.watch is not None and not self.watch.look():
             self.watch = None
@@ -165,6 +156,30 @@ class _Worker:
             raise error
         outputs, info = before(stage, payload, outputs, info, row, error)
         return self._encode(outputs, info, slot)
+
+    def _decoded(
+        self,
+        places: list[wire.Place],
+        chosen: list[tuple[int, list[int]]],
+        inputs: dict[int, Memory],
+    ) -> list[Any]:
+        """Returns the inputs of a task: rows of results, by the numbers of their places."""
+        rows: list[Any] = []
+        decoded: dict[int, tuple[list[Any], set[int]]] = {}
+        for number, wanted in chosen:
+            outputs, given = decoded.get(number, ((), {*wanted}))
+            if not given.isdisjoint(wanted):  # what is there twice is two objects
+                index, base, extent, offset = places[number]
+                memory = inputs.get(index)
+                if memory is None or memory.size < base + extent:
+                    # Another attempt, and tasks with other rows of the slot, must not see what the
+                    # program writes to its inputs.
+                    memory = inputs[index] = self.arena.private_copy(index, base + extent)
+                outputs = wire.decode_outputs(memory.part(base, extent) if base else memory, offset)
+                decoded[number] = outputs, (given := set())
+            given.update(wanted)
+            rows.extend([outputs[row] for row in wanted])
+        return rows
 
     def _encode(self, outputs: Any, info: Any, slot: Slot) -> tuple[int, int]:
         faults.pack_within(info, self.registry, f"worker {self.row}")
