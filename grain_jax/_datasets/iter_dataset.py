@@ -112,8 +112,12 @@ class IterDataset(methods.StreamMethods, Generic[T]):
     def __iter__(self) -> iterators.DatasetIterator[T]:
         if self._is_custom:
             raise NotImplementedError(f"{type(self).__name__} defines no __iter__")
+        return self._run(None)
+
+    def _run(self, epoch: tuple[int, int] | None) -> iterators.DatasetIterator[T]:
+        """Returns an iterator over the positions of one epoch; None: over all."""
         setup = _together(self._description.setups) or self._description.setup
-        setup = dataclasses.replace(setup, ahead=self._description.ahead)
+        setup = dataclasses.replace(setup, ahead=self._description.ahead, epoch=epoch)
         return iterators.run(plan_of(self), setup)
 
     @property

@@ -70,6 +70,7 @@ class Setup:
       ahead: how many elements a thread makes ahead of the trainer's.
       sequential: whether the user asked for workers that take a part of the records each: there are
         none here, and states of those of Grain are refused.
+      epoch: the positions of one epoch, the first and the one behind the last; None for all.
     """
 
     options: options.MultiprocessingOptions = dataclasses.field(
@@ -77,6 +78,7 @@ class Setup:
     )
     ahead: int = 0
     sequential: bool = False
+    epoch: tuple[int, int] | None = None
 
 
 _runners: list[Callable[[Plan, Setup], DatasetIterator[Any]]] = []

@@ -7,12 +7,14 @@ from typing import Any
 
 from grain_jax._algebra import access, index_maps
 from grain_jax._datasets import nodes
+from grain_jax._values import errors
 
 __all__ = [
     "batched",
     "drawing",
     "dropping",
     "epoch",
+    "epochs",
     "functions",
     "is_fresh",
     "is_plain",
@@ -84,6 +86,31 @@ def epoch(node: nodes.Node) -> int:
             # It may mix several epochs of what is below.
             size = node.length
     return min(size, node.length)
+
+
+def epochs(node: nodes.Node) -> tuple[int, int | None]:
+    """Returns how many elements an epoch has, and how many epochs there are; None without an end.
+
+    Raises:
+      InvalidValueError: where epochs cannot be told apart.
+    """
+    size, below = 1, node
+    while isinstance(below, (nodes.StepNode, nodes.FlatMapNode)):
+        size *= below.fan_out if isinstance(below, nodes.FlatMapNode) else 1
+        below = below.parent
+    if isinstance(below, nodes.IndexNode) and isinstance(below.index_map, index_maps.Repeat):
+        return size * below.index_map.below, below.index_map.epochs
+    repeats = any(
+        isinstance(one, nodes.IndexNode) and isinstance(one.index_map, index_maps.Repeat)
+        for one in _down(below)
+    )
+    if repeats or node.length == index_maps.ENDLESS:
+        raise errors.InvalidValueError(
+            "epochs() does not know where an epoch ends: shuffles, slices, batches or mixtures "
+            "come behind the repeat() of a MapDataset. Write repeat() last of them, and batch the "
+            "stream."
+        )
+    return node.length, 1
 
 
 def is_plain(node: nodes.Node) -> bool:

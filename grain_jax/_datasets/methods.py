@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from grain_jax import _lazy
 from grain_jax._algebra import padding as pads
 from grain_jax._algebra import pieces
-from grain_jax._datasets import fluent, shards
+from grain_jax._datasets import fluent, iterators, lineage, shards
 from grain_jax._values import errors, options, seeds, sharding
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ class StreamMethods(Methods):
     """What counts, merges, reorders or packs the elements of streams."""
 
     _description: Any
+    _run: Callable[[tuple[int, int] | None], iterators.DatasetIterator[Any]]
     _then: Any
 
     def shard(
@@ -143,6 +145,36 @@ class StreamMethods(Methods):
         """Returns the stream, whose elements are kept in memory for the `repeat` behind it."""
         result: Self = _made("cache:CacheIterDataset", self)
         return result
+
+    def epochs(self, start: int = 0) -> Iterator[iterators.DatasetIterator[Any]]:
+        """Yields one iterator per epoch: each has the order of its epoch, and ends with it.
+
+        There are as many as `repeat` says of the MapDataset that the stream begins with, and one
+        without it. No batch reaches from one into the next.
+
+        Args:
+          start: the first epoch, from 0; to resume inside one, begin there and set its state.
+
+        Raises:
+          InvalidValueError: where epochs cannot be told apart; and as one begins, if it is too
+            short to yield anything.
+
+        Example:
+          >>> import grain_jax as grain
+          >>> ds = grain.MapDataset.range(3).repeat(2).to_iter_dataset().batch(2)
+          >>> [[batch.tolist() for batch in epoch] for epoch in ds.epochs()]
+          [[[0, 1], [2]], [[0, 1], [2]]]
+        """
+        start = options.check_count("start", start, minimum=0)
+        node = getattr(self._description.root, "node", None)
+        if node is None:
+            raise errors.InvalidValueError(
+                "epochs() needs a stream that begins with one MapDataset, and this one is "
+                f"{self!r}. Iterate over it; its parts may be repeated."
+            )
+        length, count = lineage.epochs(node)
+        numbers = itertools.count(start) if count is None else range(start, count)
+        return (self._run((number * length, (number + 1) * length)) for number in numbers)
 
     def limit(self: Self, count: int) -> Self:
         """Returns the stream of the first `count` elements; no other is asked for."""
@@ -365,6 +397,12 @@ class MapMethods(Methods):
 
     _seed: int | None
     _depth: int
+    to_iter_dataset: Callable[[], Any]
+
+    def epochs(self, start: int = 0) -> Iterator[iterators.DatasetIterator[Any]]:
+        """Yields one iterator per epoch; see `IterDataset.epochs`."""
+        found: Iterator[iterators.DatasetIterator[Any]] = self.to_iter_dataset().epochs(start)
+        return found
 
     def interleave(self, *, cycle_length: int) -> IterDataset[Any]:
         """Returns elements in turn of the datasets that are the elements of this one.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from typing import Any, TypeVar
 
 from grain_jax._datasets import iterators
@@ -73,7 +74,20 @@ def _layout(plan: Plan, setup: iterators.Setup) -> Layout:
             "Leave lanes out: the order does not depend on the workers."
         )
     layout = Layout(getattr(plan.root, "length", None), lanes=lanes)
-    return layout if plan.shards is None else virtual.of_tree(layout, plan)
+    if plan.shards is not None:
+        layout = virtual.of_tree(layout, plan)
+    if setup.epoch is None:
+        return layout
+    start, end = setup.epoch
+    layout = dataclasses.replace(layout, start=start, length=end)
+    first = dataclasses.replace(layout, shard=(0, layout.shard[1]))  # it has most
+    if first.elements(plan.stages()) == 0:
+        raise errors.InvalidValueError(
+            f"an epoch by itself yields nothing: drop_remainder drops all of its {end - start} "
+            "elements, which do not fill one batch. Use a smaller batch or drop_remainder=False; "
+            "or iterate over the dataset, where batches reach from one epoch into the next."
+        )
+    return layout
 
 
 iterators.register(run)
