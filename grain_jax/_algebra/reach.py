@@ -20,13 +20,24 @@ from typing import Any
 import numpy as np
 
 from grain_jax._algebra import outlines
-from grain_jax._algebra.insides import attributes, content, functions_of, is_a, is_users
+from grain_jax._algebra.insides import (
+    attributes,
+    content,
+    functions_of,
+    has_library_base,
+    held_in_c,
+    is_a,
+    is_users,
+    names_for,
+    unweak,
+)
 from grain_jax._algebra.mentions import absolute, mentions
 
 __all__ = [
     "ATTRIBUTE",
     "FUNCTION",
     "MAKING",
+    "NAME",
     "OF_CLASSES",
     "SAVING",
     "VARIABLE",
@@ -38,10 +49,11 @@ __all__ = [
     "is_users",
     "names_in",
     "reach",
+    "unweak",
     "variables",
 ]
 
-FUNCTION, VARIABLE, ATTRIBUTE, PART = "function", "variable", "attribute", "part"
+FUNCTION, VARIABLE, ATTRIBUTE, PART, NAME = "function", "variable", "attribute", "part", "name"
 
 # Bounds, for objects of libraries above all: a generator lies near the object that uses it.
 _DEEPEST = 8
@@ -76,12 +88,14 @@ class Found:
     Attributes:
       kind: FUNCTION for a function of the user's; VARIABLE for a variable of a module that code
         names; ATTRIBUTE for what an object, a class, a closure or a default holds; PART for an
-        element of a container that is one of these.
+        element of a container that is one of these; NAME for the name of an attribute that an
+        object in C has and looks up, such as `operator.attrgetter`.
       path: what messages call it, such as `module.rng`, `Augment.rng`.
       value: itself.
       module: of a VARIABLE or FUNCTION, the name of its module.
       name: of a VARIABLE, ATTRIBUTE or FUNCTION, its name there.
       owner: of an ATTRIBUTE of a class, that class.
+      is_hook: whether it is of a class of the user's, and a base of a library may use it.
       is_named: whether code of the user's names it, or the container that it is part of.
     """
 
@@ -92,6 +106,7 @@ class Found:
     name: str = ""
     owner: type | None = None
     is_named: bool = True
+    is_hook: bool = False
 
 
 def reach(roots: Iterable[Any], names: Iterable[str] = ()) -> Iterator[Found]:
@@ -129,7 +144,8 @@ class _Walk:
         """Looks into a value."""
         value = found.value
         kind = type(value)
-        if kind in _ATOMS or is_a(value, (np.ndarray, np.generic)):
+        is_array = is_a(value, (np.ndarray, np.generic))
+        if kind in _ATOMS or (is_array and (kind is not np.ndarray or not value.dtype.hasobject)):
             return
         if id(value) in self._seen or depth > _DEEPEST:
             return
@@ -146,12 +162,15 @@ class _Walk:
                 self._look_into_class(value, depth)
                 self._mention(MAKING)  # code that names a class makes objects of it
         else:
+            if is_array:
+                self._add_parts(found, value.flat, depth)
+                return
             if is_a(value, dict):
                 self._add_parts(found, dict.values(value), depth)
             elif is_a(value, _CONTAINERS):
                 self._add_parts(found, value, depth)
             if not is_a(value, (dict, *_CONTAINERS)) or is_users(kind.__module__):
-                self._look_into_object(value, depth)
+                self._look_into_object(found, depth)
 
     def _add(self, found: Found, depth: int, is_named: bool = True) -> None:
         """Takes something up, at once or when code mentions its name."""
@@ -209,39 +228,56 @@ class _Walk:
     def _look_into_class(self, kind: type, depth: int) -> None:
         """Takes up the methods and attributes of a class and its bases that code may name."""
         metas = [base for base in type.mro(type(kind)) if is_users(base.__module__)]
+        is_of_library = has_library_base(kind)
         for base in (*kind.__mro__, *metas):
             if base is object or base.__module__ in ("abc", "typing", "collections.abc"):
                 continue
             for name, value in vars(base).items():
                 is_special = name[:2] == "__" and name not in MAKING
+                is_hook = is_of_library and base not in metas and is_users(base.__module__)
+                is_hook = (is_hook and name not in MAKING) or _is_hook_of_enums(name, value)
                 if is_a(value, _DESCRIPTORS) or name in SAVING or name in OF_CLASSES:
                     continue
-                if base in metas and name in MAKING:
+                if issubclass(base, type) and name in MAKING:  # these, too, run as one is made
                     continue
                 if is_special and not hasattr(value, "__get__"):
                     continue  # the name of its module, say
                 for inner in functions_of(value):
                     path = f"{base.__qualname__}.{name}"
-                    found = Found(ATTRIBUTE, path, inner, name=name, owner=base)
-                    self._add(found, depth, is_named=is_special)
+                    found = Found(ATTRIBUTE, path, inner, name=name, owner=base, is_hook=is_hook)
+                    self._add(found, depth, is_named=is_special or is_hook)
+                if is_hook:
+                    self._mention([name])
 
-    def _look_into_object(self, value: Any, depth: int) -> None:
+    def _look_into_object(self, found: Found, depth: int) -> None:
+        value = found.value
         if is_a(value, (types.BuiltinFunctionType, types.MethodWrapperType)):  # of a generator?
             owner = getattr(value, "__self__", None)
             if owner is not None:
                 self._add(Found(PART, f"{type(owner).__qualname__}.{value.__name__}", owner), depth)
             return
         kind = type(value)
+        for name in names_for(value):
+            path = f"{kind.__qualname__}({name!r})"
+            self._ready.append((Found(NAME, path, name, name=name), depth))
+            self._mention([name])
         # The code of a library is not read, so nobody knows what it names.
         knows = any(is_users(base.__module__) for base in kind.__mro__ if base is not object)
         for name, held in attributes(value).items():
             path = f"{kind.__qualname__}.{name}"
-            found = Found(ATTRIBUTE, path, held, name=name, is_named=knows)
+            part = Found(ATTRIBUTE, path, held, name=name, is_named=knows)
             if type(held) not in _ATOMS:
-                self._add(found, depth, is_named=not knows)
+                self._add(part, depth, is_named=not knows)
+        if not knows or unweak(value) is not None:
+            self._add_parts(found, held_in_c(value), depth)
         if knows and id(kind) not in self._seen:
             self._seen[id(kind)] = kind
             self._look_into_class(kind, depth)
+
+
+def _is_hook_of_enums(name: str, value: Any) -> bool:
+    """Whether it is a method such as `_missing_`, which a library calls by its name."""
+    return name[:1] == name[-1:] == "_" and name[:2] != "__" and callable(functions_of(value)[0])
 
 
 def names_in(function: types.FunctionType, is_read: bool = False) -> frozenset[str]:

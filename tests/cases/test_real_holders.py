@@ -208,3 +208,111 @@ def test_modules_that_only_a_step_imports(mode: str, tmp_path: Path, no_process_
         "by_late_text 0 [9, 18]",
         "by_package 0 [7, 14]",
     ]
+
+
+HOOKS = """
+    import abc, ast, csv, io, json, operator, pickle, datetime as dt, weakref
+    import numpy as np
+    REN = {"x": "y"}
+    RENAME = {}
+    XOR = 0
+    OFF = dt.timedelta(0)
+    K = 1
+    class A: k = 1
+    class B: k = 2
+    class R(ast.NodeTransformer):
+        def visit_Name(s, n): return ast.Name(id=REN.get(n.id, n.id), ctx=n.ctx)
+    def ren(_): return ast.unparse(R().visit(ast.parse("x+z")))
+    class U(pickle.Unpickler):
+        def find_class(s, m, n): return RENAME.get(n) or super().find_class(m, n)
+    BYTES = pickle.dumps(A())
+    def load(_): return U(io.BytesIO(BYTES)).load().k
+    class Enc(json.JSONEncoder):
+        ndigits = None
+        def encode(s, o): return super().encode(o if s.ndigits is None else round(o, s.ndigits))
+    def dump(_): return json.dumps(1.23456, cls=Enc)
+    class Dec(io.RawIOBase):
+        def __init__(s, b): s.b = io.BytesIO(b)
+        def readable(s): return True
+        def readinto(s, o):
+            d = bytes(c ^ XOR for c in s.b.read(len(o)))
+            o[:len(d)] = d
+            return len(d)
+    def dec(_): return Dec(b"ab").read()
+    class Z(dt.tzinfo):
+        def utcoffset(s, d): return OFF
+        def dst(s, d): return dt.timedelta(0)
+    def when(_): return dt.datetime.fromtimestamp(0, Z()).hour
+    class D(csv.excel): delimiter = ","
+    def row(_): return next(csv.reader(io.StringIO("a;b,c"), dialect=D))
+    class V:
+        def __init__(s, x): s.x = x
+        def val(s): return s.x * K
+    get = operator.methodcaller("val")
+    def caller(x): return get(V(x))
+    each = np.frompyfunc(lambda x: x * K, 1, 1)
+    def ufunc(x): return each([x]).tolist()
+    MASKED = np.ma.masked_array([1, 2, 3], mask=[0, 0, 0])
+    def masked(x): return int(MASKED.sum()) * x
+    DATA = bytearray(b"ab")
+    VIEW = memoryview(DATA)
+    def view(x): return VIEW[0]
+    class Meta(type):
+        reg = {}
+        def __new__(m, n, b, d):
+            c = super().__new__(m, n, b, d)
+            m.reg[n] = c
+            return c
+    class Base(metaclass=Meta):
+        def do(self, x): return x
+    def meta(x): return Meta.reg.get("Neg", Base)().do(x)
+    class Num(abc.ABC): pass
+    Num.register(int)
+    def registered(x): return isinstance("x", Num)
+    WEAK = weakref.WeakValueDictionary()
+    def weak(x): return WEAK["a"].k if "a" in WEAK else 0
+"""
+
+SET = """
+import datetime
+mod.REN["z"] = "w"; mod.RENAME["A"] = mod.B; mod.Enc.ndigits = 2; mod.XOR = 1; mod.K = 3
+mod.OFF = datetime.timedelta(hours=2); mod.D.delimiter = ";"; mod.MASKED.mask[1] = True
+mod.DATA[0] = 0; mod.Num.register(str)
+class Neg(mod.Base):
+    def do(self, x): return -x
+mod.WEAK["a"] = held = mod.B()
+"""
+
+SEEN = {
+    "ren": ("['y + w', 'y + w']", "mod.REN['z'] is 'w' here, and missing in a worker"),
+    "load": ("[2, 2]", "mod.RENAME['A'] is class mod.B here, and missing in a worker"),
+    "dump": ("['1.23', '1.23']", "mod.Enc.ndigits is 2 here, and None in a worker"),
+    "dec": ("[b'`c', b'`c']", "mod.XOR is 1 here, and 0 in a worker"),
+    "when": ("[2, 2]", "mod.OFF is datetime.timedelta(seconds=7200) here, and datetime.timedelta"),
+    "row": ("[['a', 'b,c'], ['a', 'b,c']]", "mod.D.delimiter is ';' here, and ',' in a worker"),
+    "caller": ("[3, 6]", "mod.K is 3 here, and 1 in a worker"),
+    "ufunc": ("[[3], [6]]", "mod.K is 3 here, and 1 in a worker"),
+    "masked": ("[4, 8]", "mod.MASKED"),
+    "view": ("[0, 0]", "mod.VIEW is array([0, 98]) of uint8, shape (2,) here, and array([97, 98])"),
+    "meta": ("[-1, -2]", "mod.Meta.reg['Neg'] is class __main__.Neg here, and missing in a worker"),
+    "registered": ("[True, True]", "mod.Num.register() is {class int, class str} here, and {class"),
+    "weak": ("[2, 2]", "mod.WEAK['a'] is B(k=2) here, and missing in a worker"),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_libraries_and_objects_in_c_read(
+    mode: str, tmp_path: Path, no_process_left: None
+) -> None:
+    lines = look(tmp_path, " ".join(SEEN), SET, mode=mode, mod=HOOKS)
+    for (name, (here, there)), zero, two in zip(SEEN.items(), lines[::2], lines[1::2], strict=True):
+        assert zero == f"{name} 0 {here}"
+        assert two.startswith(f"{name} 2 {there}")
+
+
+def test_what_libraries_and_objects_in_c_read_is_equal_where_nothing_is_set(
+    tmp_path: Path, no_process_left: None
+) -> None:
+    lines = look(tmp_path, " ".join(SEEN), "", mod=HOOKS)
+    for zero, two in zip(lines[::2], lines[1::2], strict=True):
+        assert zero.split(" ", 2)[2] == two.split(" ", 2)[2]

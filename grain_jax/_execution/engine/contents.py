@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import abc
 import array
 import collections
 import contextvars
 import functools
 import gc
 import operator
+import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +17,17 @@ import numpy as np
 
 from grain_jax._algebra import reach
 
-__all__ = ["cached", "defaults", "inside", "is_cache", "is_named", "returned", "stored"]
+__all__ = [
+    "cached",
+    "defaults",
+    "inside",
+    "is_cache",
+    "is_masked",
+    "is_named",
+    "registered",
+    "returned",
+    "stored",
+]
 
 _MOST_BYTES = 1 << 20  # of an array of JAX
 _MOST_ROWS = 100_000  # of a table; what lies beyond is not looked at
@@ -40,6 +52,8 @@ _HELD_BY_NAME = {
     ("omegaconf", "ValueNode"): ("_val",),
     ("flax", "FrozenDict"): ("_dict",),
     ("ml_collections", "ConfigDict"): ("_fields",),
+    ("numpy", "vectorize"): ("pyfunc", "otypes", "signature", "excluded"),
+    ("string", "Template"): ("template",),
     ("ml_collections", "FrozenConfigDict"): ("_fields",),
     ("numpy", "poly1d"): ("coeffs", "_variable"),
     ("numpy", "Polynomial"): ("coef", "domain", "window"),
@@ -62,6 +76,8 @@ def inside(value: Any) -> dict[str, Any] | None:
         if reach.is_a(value, base):
             held = reach.attributes(value)
             return {f".{name}": held[name] for name in names if name in held}
+    if kind is struct.Struct:
+        return {".format": value.format}
     if kind in _CALLS:
         return _arguments(*value.__reduce__())
     if kind is contextvars.ContextVar:
@@ -70,8 +86,10 @@ def inside(value: Any) -> dict[str, Any] | None:
             return {".get()": value.get() if current is _UNSET else current}
         except LookupError:  # neither set, nor with a default
             return {}
-    if kind is array.array:
+    if kind in (array.array, memoryview):
         return {"": np.asarray(value)}
+    if (weak := reach.unweak(value)) is not None:
+        return {"()": weak[0]} if type(weak) is tuple else {"": weak}
     for known in _names(kind):
         if known in _HELD_BY_NAME:
             held = reach.attributes(value)
@@ -136,6 +154,21 @@ def stored(kind: type, names: frozenset[str]) -> set[str]:
     return found
 
 
+def is_masked(kind: type) -> bool:
+    """Whether it is the class of arrays with a mask."""
+    return _name(kind) == ("numpy", "MaskedArray")
+
+
+def registered(kind: Any) -> set[type]:
+    """Returns the classes that an abstract class counts as its own by `register`."""
+    found: set[type] = set()
+    for one in (kind, *type.__subclasses__(kind)):
+        if reach.is_a(one, abc.ABCMeta):
+            registry, *_ = abc._get_dump(one)  # type: ignore[attr-defined]
+            found.update(there for ref in registry if (there := ref()) is not None)
+    return found
+
+
 def _of_jax(value: Any) -> dict[str, Any] | None:
     """Returns an array of JAX that is small, and equal on all devices."""
     if not value.is_fully_addressable or value.nbytes > _MOST_BYTES or "key<" in str(value.dtype):
@@ -177,6 +210,14 @@ def _series_of_polars(column: Any) -> dict[str, Any]:
     return {".shape": column.shape, ".values": _column(column.head(_MOST_ROWS))}
 
 
+def _masked(array: Any) -> dict[str, Any]:
+    mask = np.broadcast_to(np.asarray(array.mask), array.shape)
+    data = np.array(array.data)
+    if mask.dtype == bool:
+        data[mask] = 0  # what is there does not count
+    return {"": data, ".mask": np.array(mask), ".fill_value": array.fill_value}
+
+
 def _column(column: Any) -> Any:
     """Returns a column as an array, or as a list of what it holds."""
     found = column.to_numpy()
@@ -185,6 +226,7 @@ def _column(column: Any) -> Any:
 
 _TABLES: dict[tuple[str, str], Callable[[Any], dict[str, Any] | None]] = {
     ("jaxlib", "ArrayImpl"): _of_jax,
+    ("numpy", "MaskedArray"): _masked,
     ("pandas", "DataFrame"): _frame_of_pandas,
     ("pandas", "Series"): _series_of_pandas,
     ("polars", "DataFrame"): _frame_of_polars,

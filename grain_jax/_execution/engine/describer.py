@@ -7,6 +7,7 @@ the user's is described by its type, and counts as equal.
 
 from __future__ import annotations
 
+import abc
 import collections
 import enum
 import functools
@@ -38,7 +39,7 @@ _DEEPEST = 20
 _SCALARS = frozenset({type(None), bool, int, float, complex, str, bytes, bytearray, type(...)})
 FLAT = frozenset({type(None), bool, int, float, complex, str, bytes})
 _TEXT = frozenset({str, bytes})
-_BY_TEXT = (range, slice, np.dtype)
+_BY_TEXT = (range, slice, np.dtype, types.UnionType, types.GenericAlias)
 # By their names: a value of such a type has imported the module, and each worker would pay for it.
 _BY_TEXT_NAMES = frozenset(
     {
@@ -54,6 +55,8 @@ _BY_TEXT_NAMES = frozenset(
     }
 )
 _LISTS: tuple[Any, ...] = (list, tuple, collections.deque)
+_BUILT_IN = frozenset({*FLAT, bytearray, type(...), list, tuple, dict, set, frozenset, np.ndarray})
+_SETTINGS = ((collections.defaultdict, "default_factory"), (collections.deque, "maxlen"))
 _SETS: tuple[Any, ...] = (set, frozenset)
 _CHANGING = (list, dict, set, bytearray, collections.deque, np.ndarray)
 _RECORDS = (types.SimpleNamespace, threading.local)
@@ -108,7 +111,7 @@ class Describer:
         self._left -= 1
         single = _single(value, kind, name)
         if single is not None:
-            return single
+            return self._with_own(single, value, kind)
         depth = len(self._open)
         if id(value) in self._open:  # a ring
             up = depth - self._open[id(value)]
@@ -117,7 +120,7 @@ class Describer:
             return Description("opaque", name)
         self._open[id(value)] = depth
         try:
-            return self._describe_parts(value, kind, name)
+            return self._with_own(self._describe_parts(value, kind, name), value, kind)
         finally:
             del self._open[id(value)]
 
@@ -158,16 +161,33 @@ class Describer:
         is_record = reach.is_a(value, _RECORDS) or contents.is_named(kind, _RECORD_NAMES)
         if inside is None and not is_users and not is_record:
             return Description("opaque", name)
-        chosen, growing = dict(inside or {}), []
+        parts = self._each((inside or {}).items())
         if is_users or inside is None:
-            held = contents.defaults(kind, self.names) | reach.attributes(value)
-            names = (self.names | contents.stored(kind, self.names)) - contents.cached(kind)
-            names &= held.keys()
-            chosen |= {f".{key}": held[key] for key in sorted(names - self._growing)}
-            growing = [(f".{key}", self._grown(held[key])) for key in sorted(names & self._growing)]
+            parts += self._own(value, kind)
         origin = kind.__module__ if is_users else ""
-        parts = (*self._each(chosen.items()), *growing)
         return Description("object", name, origin=origin, parts=parts)
+
+    def _own(self, value: Any, kind: type) -> tuple[tuple[str, Description], ...]:
+        """Describes the attributes of an object that code mentions."""
+        held = contents.defaults(kind, self.names) | reach.attributes(value)
+        names = (self.names | contents.stored(kind, self.names)) - contents.cached(kind)
+        names &= held.keys()
+        chosen = [(f".{key}", held[key]) for key in sorted(names - self._growing)]
+        growing = [(f".{key}", self._grown(held[key])) for key in sorted(names & self._growing)]
+        return (*self._each(chosen), *growing)
+
+    def _with_own(self, described: Description, value: Any, kind: type) -> Description:
+        """Adds what a container, array, number or text has besides what such things have."""
+        if kind in _BUILT_IN or described.kind in ("object", "code", "opaque", "ring"):
+            return described
+        parts = self._each(
+            (f".{name}", getattr(value, name))
+            for base, name in _SETTINGS
+            if reach.is_a(value, base)
+        )
+        if reach.is_users(kind.__module__):
+            parts += self._own(value, kind)
+        return described._replace(parts=(*described.parts, *parts)) if parts else described
 
     def _grown(self, value: Any) -> Description:
         """Describes a container that code adds to, whose size is not to count elsewhere."""
@@ -209,11 +229,14 @@ class Describer:
             return self._user_function(wrapped)
         if reach.is_a(wrapped, type):
             text, origin = f"class {_type_name(wrapped)}", wrapped.__module__
+            sets: list[tuple[str, Any]] = []
             if "__subclasses__" in self.names and reach.is_users(origin):
                 derived = type.__subclasses__(wrapped)
                 known = {(one.__module__, one.__qualname__): one for one in derived}
-                parts = self._each([(".__subclasses__()", set(known.values()))])
-                return Description("code", "", text, origin=origin, parts=parts)
+                sets.append((".__subclasses__()", set(known.values())))
+            if reach.is_a(wrapped, abc.ABCMeta) and reach.is_users(origin):
+                sets.append((".register()", contents.registered(wrapped)))
+            return Description("code", "", text, origin=origin, parts=self._each(sets))
         elif reach.is_a(wrapped, types.ModuleType):
             text, origin = f"module {wrapped.__name__}", wrapped.__name__
         elif reach.is_a(wrapped, (types.BuiltinFunctionType, np.ufunc)):
@@ -293,6 +316,8 @@ def _single(value: Any, kind: type, name: str) -> Description | None:
         text = f"{kind.__qualname__}.{own.get('_name_')}"
         return Description("value", name, text, f"{text} {own.get('_value_')!r:.1000}")
     if type(value) is np.ndarray and value.dtype == object:
+        return None
+    if contents.is_masked(kind):
         return None
     if reach.is_a(value, (np.generic, np.ndarray)):
         return _array(value, name)

@@ -41,7 +41,8 @@ class Description(NamedTuple):
 def _text_of_parts(described: Description) -> str:
     kind, texts = described.kind, []
     room = WIDTH
-    for label, part in described.parts:
+    shown = [one for one in described.parts if kind == "object" or one[0][:1] != "."]
+    for label, part in shown:
         if room < 0:
             break
         text = str(part)
@@ -51,7 +52,7 @@ def _text_of_parts(described: Description) -> str:
             text = f"{label[1:]}={text}"
         texts.append(text)
         room -= len(text)
-    inner = ", ".join(texts) + ", …" * (len(texts) < len(described.parts))
+    inner = ", ".join(texts) + ", …" * (len(texts) < len(shown))
     name = described.type.rpartition(".")[2]
     if kind == "object":
         return f"{name}({inner})"
@@ -139,4 +140,4 @@ def fixed(described: Description) -> Description:
 
 
 def _is_registry(described: Description) -> bool:
-    return any(part.kind == "code" for _, part in described.parts)
+    return any(part.kind == "code" for label, part in described.parts if label[:1] == "[")

@@ -75,11 +75,13 @@ class _Observer:
         self._values: dict[tuple[str, ...], Any] = {}
         self.functions: dict[int, types.FunctionType] = {}
         self._called: set[int] = set()  # functions that code calls by their names
+        self._hooks: set[int] = set()  # functions that a library may call
+        self._names: set[str] = set()  # that a library looks up
         self._is_open: dict[str, bool] = {}
 
     def observe(self, named: list[Any], by_value: list[Any], init: list[Any]) -> Observed:
-        mentioned = self._find(named, by_value)
-        functions = _reached(self.functions.values())
+        mentioned = self._find(named, by_value) | self._names
+        functions = _reached(self.functions.values(), self._hooks, self._names)
         for function in functions:
             for module, name, value, _ in _modules_in(function):
                 if reach.is_users(module) and _name_of(value) != f"{module}.{name}":
@@ -158,8 +160,13 @@ class _Observer:
             elif found.kind == reach.VARIABLE:
                 self._note(found.module, found.name, value=found.value)
                 self._called.add(id(found.value))
+            elif found.kind == reach.NAME:
+                self._names.add(found.name)
             elif found.owner is not None and _is_importable(found.owner):
                 owner = found.owner
+                if found.is_hook:
+                    self._hooks.add(id(found.value))
+                    self._names.add(found.name)
                 value = vars(owner).get(found.name)
                 self._note(
                     owner.__module__, *owner.__qualname__.split("."), found.name, value=value
@@ -289,15 +296,19 @@ def _travels(module: str) -> bool:
     return any(".".join(parts[:count]) in registered for count in range(1, len(parts) + 1))
 
 
-def _reached(functions: Iterable[types.FunctionType]) -> list[types.FunctionType]:
+def _reached(
+    functions: Iterable[types.FunctionType], hooks: set[int], named: set[str]
+) -> list[types.FunctionType]:
     """Returns the functions that the pipeline calls, as far as names tell.
 
     A class is known with all of its methods. One that is never named is the script's to call: what
     it changes, the script has changed.
     """
     waiting = list(functions)
-    found: list[types.FunctionType] = []
-    names = {method for _, _, method in kinds.METHODS}
+    found = [one for one in waiting if id(one) in hooks]
+    waiting = [one for one in waiting if id(one) not in hooks]
+    names = named.union(method for _, _, method in kinds.METHODS)
+    names.update(*map(reach.names_in, found))
     while True:
         now = [one for one in waiting if _is_called(one, names)]
         if not now:

@@ -893,3 +893,146 @@ def test_a_ring_is_not_what_leads_to_another_object(make: Make) -> None:
     assert not Watch(found).look()  # type: ignore[arg-type]
     module.ring.next = module.ring
     assert told(found).startswith("ring.next is Node(")
+
+
+HELD = """
+    import abc, ast, collections, csv, ctypes, datetime, enum, io, json, operator, pickle, weakref
+    import functools, string, struct, xml.parsers.expat
+    import numpy as np
+    K = 2
+    class Visitor(ast.NodeVisitor):
+        def visit_Name(self, node): return K
+    def by_visitor(x): return Visitor().visit(ast.parse("x"))
+    class Reader(io.RawIOBase):
+        def readable(self): return True
+        def readinto(self, out): return K
+    buffered = io.BufferedReader(Reader())
+    def by_reader(x): return Reader().read()
+    def by_buffered(x): return buffered.read()
+    class Zone(datetime.tzinfo):
+        def utcoffset(self, date): return K
+    def by_zone(x): return datetime.datetime.fromtimestamp(0, Zone())
+    class Encoder(json.JSONEncoder):
+        digits = 2
+        def encode(self, x): return super().encode(round(x, self.digits))
+    def by_encoder(x): return json.dumps(x, cls=Encoder)
+    encoder = Encoder()
+    def by_encoder_object(x): return encoder.encode(x)
+    class Dialect(csv.excel):
+        delimiter = ","
+    def by_dialect(x): return csv.reader(io.StringIO("a;b"), dialect=Dialect)
+    class Mode(enum.Enum):
+        A = 1
+        @classmethod
+        def _missing_(cls, value): return K
+    def by_mode(x): return Mode(x)
+    class Value:
+        def __init__(self, x): self.x = x
+        def scaled(self): return self.x * K
+        @property
+        def inner(self): return K
+    get = operator.methodcaller("scaled")
+    take = operator.attrgetter("x.inner")
+    bound = functools.partial(getattr, name="inner")
+    def by_method_caller(x): return get(Value(x))
+    def by_getter(x): return take(Value(x))
+    def by_bound(x): return bound(Value(x))
+    each = np.frompyfunc(lambda x: x * K, 1, 1)
+    def by_ufunc(x): return each([x])
+    functions = np.array([lambda x: x * K, len], dtype=object)
+    def by_array(x): return functions[0](x)
+    key = functools.cmp_to_key(lambda a, b: K)
+    def by_key(x): return sorted([x], key=key)
+    callback = ctypes.CFUNCTYPE(ctypes.c_int)(lambda: K)
+    def by_callback(x): return callback()
+    expat = xml.parsers.expat.ParserCreate()
+    expat.StartElementHandler = lambda name, given: K
+    def by_expat(x): return expat.Parse(x)
+    masked = np.ma.masked_array([1, 2, 3], mask=[0, 0, 0])
+    def by_mask(x): return masked.sum()
+    data = bytearray(b"ab")
+    view = memoryview(data)
+    def by_view(x): return view[0]
+    class Meta(type):
+        known = {}
+        def __new__(meta, name, bases, space):
+            made = super().__new__(meta, name, bases, space)
+            meta.known[name] = made
+            return made
+    class Base(metaclass=Meta): pass
+    def by_meta(x): return Meta.known.get(x, Base)()
+    class Number(abc.ABC): pass
+    def by_register(x): return isinstance(x, Number)
+    class Kept:
+        k = 2
+    kept = [Kept(), Kept()]
+    by_name = weakref.WeakValueDictionary(a=kept[0])
+    by_object = weakref.WeakKeyDictionary()
+    group = weakref.WeakSet()
+    single = weakref.ref(kept[0])
+    def by_weak_values(x): return by_name[x].k
+    def by_weak_keys(x): return by_object[x]
+    def by_weak_set(x): return x in group
+    def by_reference(x): return single().k
+    class Words(dict):
+        unknown = 2
+    class Text(str): pass
+    class Rows(np.ndarray): pass
+    words, text, rows = Words(a=1), Text("a"), np.array([1]).view(Rows)
+    text.length = rows.scale = 2
+    def by_words(x): return words.get(x, words.unknown)
+    def by_text(x): return text.length
+    def by_rows(x): return rows * rows.scale
+    lists, recent = collections.defaultdict(list), collections.deque([], 2)
+    def by_factory(x): return lists.copy()[x]
+    def by_recent(x): return recent.copy().maxlen
+    layout, line = struct.Struct("<i"), string.Template("$a")
+    def by_layout(x): return layout.unpack(x)
+    def by_template(x): return line.substitute(a=x)
+    accepted = int | str
+    def by_union(x): return isinstance(x, accepted)
+"""
+
+
+@pytest.mark.parametrize(
+    ("reader", "change", "text"),
+    [
+        *(
+            (f"by_{name}", "K = 9", "K is 2 here, and 9 in a worker")
+            for name in """
+            visitor reader buffered zone mode method_caller getter bound ufunc array key callback
+            expat
+            """.split()  # noqa: SIM905
+        ),
+        ("by_encoder", "Encoder.digits = 9", "Encoder.digits is 2 here, and 9 in a worker"),
+        ("by_encoder_object", "encoder.digits = 9", "encoder.digits is 2 here, and 9 in a"),
+        ("by_dialect", "Dialect.delimiter = ';'", "Dialect.delimiter is ',' here, and ';' in a"),
+        ("by_mask", "masked.mask[1] = True", "masked"),
+        ("by_mask", "masked.fill_value = 7", "masked.fill_value is 999999 of dtype int64 here"),
+        ("by_view", "data[0] = 0", "view is array([97, 98]) of uint8, shape (2,) here, and"),
+        ("by_meta", "class New(Base): pass", "Meta.known['New'] is missing here, and class"),
+        ("by_register", "Number.register(str)", "Number.register() is set() here, and {class"),
+        ("by_weak_values", "kept[0].k = 9", "by_name['a'].k is 2 here, and 9 in a worker"),
+        ("by_weak_values", "by_name['b'] = kept[1]", "by_name['b'] is missing here, and Kept"),
+        ("by_weak_keys", "by_object[kept[0]] = 9", "by_object[Kept"),
+        ("by_weak_set", "group.add(kept[0])", "group is set() here, and {Kept"),
+        ("by_reference", "kept[0].k = 9", "single().k is 2 here, and 9 in a worker"),
+        ("by_words", "words.unknown = 9", "words.unknown is 2 here, and 9 in a worker"),
+        ("by_text", "text.length = 9", "text.length is 2 here, and 9 in a worker"),
+        ("by_rows", "rows.scale = 9", "rows.scale is 2 here, and 9 in a worker"),
+        ("by_factory", "lists.default_factory = int", "lists.default_factory is class list here"),
+        ("by_recent", "recent = collections.deque([], 9)", "recent.maxlen is 2 here, and 9 in"),
+        ("by_layout", "layout = struct.Struct('>i')", "layout.format is '<i' here, and '>i' in"),
+        ("by_template", "line = string.Template('$a!')", "line.template is '$a' here, and '$a!'"),
+        ("by_union", "accepted = int | float", "accepted is int | str here, and int | float in"),
+    ],
+)
+def test_what_libraries_and_objects_in_c_read_is_seen(
+    reader: str, change: str, text: str, make: Make
+) -> None:
+    module = make(HELD)
+    found = observed(getattr(module, reader))
+    assert found is not None
+    assert not Watch(found).look()
+    exec(change, vars(module))
+    assert told(found).startswith(text)
