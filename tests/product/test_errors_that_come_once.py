@@ -123,7 +123,10 @@ class Interrupted(Exception):
 
 
 def test_the_exception_of_a_signal_handler_is_not_lost() -> None:
+    calls: list[int] = []
+
     def handler(*_: Any) -> None:
+        calls.append(len(calls))
         raise Interrupted
 
     class Slow(grain.transforms.Map):
@@ -133,10 +136,15 @@ def test_the_exception_of_a_signal_handler_is_not_lost() -> None:
     before = signal.signal(signal.SIGALRM, handler)
     try:
         for number in range(10):
-            endless = grain.load(range(10_000), transformations=[Slow()], batch_size=8)
-            signal.setitimer(signal.ITIMER_REAL, 0.005 + number * 1e-4)
+            endless = iter(grain.load(range(10_000), transformations=[Slow()], batch_size=8))
+            next(endless)
+            calls.clear()
+            # The second alarm ends what the first one has not.
+            signal.setitimer(signal.ITIMER_REAL, 0.005 + number * 1e-4, 30)
             with pytest.raises(Interrupted):
                 collections.deque(endless, maxlen=1)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            assert calls == [0]
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
