@@ -1,13 +1,23 @@
-"""Files of records, written in plain Python: what readers are compared with."""
+"""Files of records: what readers are compared with, written in plain Python but for Parquet."""
 
 from __future__ import annotations
 
+import bz2
+import gzip
+import lzma
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["example", "frame", "write"]
+__all__ = ["PACKED", "example", "frame", "parquet", "write"]
+
+PACKED: dict[str, Callable[[bytes], bytes]] = {
+    "": lambda data: data,
+    "gzip": gzip.compress,
+    "bz2": bz2.compress,
+    "xz": lzma.compress,
+}
 
 
 def _shifted(value: int) -> int:
@@ -73,3 +83,14 @@ def example(features: Mapping[str, Any], packed: bool = True) -> bytes:
             feature = part(2, plain)
         entries += part(1, part(1, name.encode()) + part(2, feature))
     return part(1, entries)
+
+
+def parquet(path: Path, first: int, rows: int, group: int = 4, **more: Any) -> str:
+    """Writes a Parquet file of numbers and text."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    numbers = range(first, first + rows)
+    table = pa.table({"n": numbers, "s": [f"<{n}>" for n in numbers]})
+    pq.write_table(table, str(path), row_group_size=group, **more)
+    return str(path)

@@ -23,7 +23,7 @@ from grain_jax._values.errors import CorruptFileError
 
 __all__ = ["Contents", "FileSource", "Format", "Records", "check_stamp", "corrupt"]
 
-_MOST_OPEN = 64
+_MORE_OPEN = 4  # files than twice those that have places, as a source may be read at two positions
 _LOOKING_THREADS = 16
 
 
@@ -210,12 +210,13 @@ class FileSource(access.Source):
         try:
             if sound:
                 self._reader(file, rows[0]).read(rows[:sound], got)
+            if rows[-1] == known.count - 1:
+                self._finish(file)
             if sound < len(rows):
                 raise corrupt(self.names[file], rows[-1], known.damage)
         except BaseException as error:
             failures.append((places[len(got)], error))
-            for number in [one for one in self._open if one[0] == file]:
-                self._open.pop(number).close()
+            self._finish(file)
         for place, record in zip(places, got, strict=False):
             found[place] = record
 
@@ -230,7 +231,7 @@ class FileSource(access.Source):
             ):
                 best = number
         if best is None:
-            while len(self._open) >= _MOST_OPEN:
+            while len(self._open) >= 2 * self.places + _MORE_OPEN:
                 self._open.popitem(last=False)[1].close()
             name = self.names[file]
             known = self._contents[name]
@@ -240,6 +241,10 @@ class FileSource(access.Source):
             self._open[best] = self.given.open(name, known)
         self._open.move_to_end(best)
         return self._open[best]
+
+    def _finish(self, file: int) -> None:
+        for number in [one for one in self._open if one[0] == file]:
+            self._open.pop(number).close()
 
     def _shut(self) -> None:
         while self._open:
