@@ -77,6 +77,8 @@ def tree(
         return ds.seed(3).to_iter_dataset(reading), rows[index::shards]
     build = functools.partial(tree, rng, kind, rng.randrange(depth), draws, shard)
     ds, rows = build()
+    if rng.random() < 0.1:
+        ds = grain.experimental.multithread_prefetch(ds, 2, 2)
     choice = rng.choice(
         [
             "filter",
