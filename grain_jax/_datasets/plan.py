@@ -168,7 +168,9 @@ class Grouped:
         inner, part = divmod(within, len(self.parents))
         text: str = self.parents[part].root.describe(inner)
         if len(self.parents) > 1:
-            text += f" of dataset {part} of {self.title}"
+            names = getattr(self.grouping, "names", None)
+            which = part if names is None else repr(names[part])
+            text += f" of dataset {which} of {self.title}"
         return f"{text}, in epoch {epoch}" if epoch else text
 
 

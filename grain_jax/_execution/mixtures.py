@@ -53,7 +53,7 @@ def fitted(given: Any, form: forms.Form, saved: Any) -> Any:
     """
     fitting = _Fitting()
     found = fitting.fit(given, form, saved)
-    for text in fitting.changes:
+    for text in dict.fromkeys(fitting.changes):  # shards that are joined say the same
         warnings.warn(text, stacklevel=4)
     return found
 

@@ -482,3 +482,48 @@ def test_counts_of_parts_can_be_read_while_it_runs() -> None:
 def _inner(count: int) -> dict[str, int]:
     order = (chosen([200, 100], 45) * 2)[:count]
     return {"ab/0": order.count(0), "ab/1": order.count(1)}
+
+
+@pytest.mark.parametrize("weigh", [None, heavy])
+@pytest.mark.parametrize("stop", ["first", "all", "repeat"])
+def test_shards_that_count_for_themselves_join_and_take_another_part(stop: Any, weigh: Any) -> None:
+    def part(number: int) -> Any:
+        return parts(*[120] * (number + 1))[number].filter(lambda pair: pair[1] % 3 > 0)
+
+    def shard(index: int, count: int, names: str, weights: dict[str, float]) -> Any:
+        mixed = grain.IterDataset.mix(
+            {name: part("abc".index(name)) for name in names}, weights, stop=stop, weigh=weigh
+        )
+        batches = mixed.map(lambda pair: 1000 * pair[0] + pair[1]).batch(8 // count)
+        return batches.shard(grain.sharding.ShardOptions(index, count), virtual_shards=4)
+
+    weights = {"a": 2, "b": 1}
+    both = [iter(shard(index, 2, "ab", weights)) for index in range(2)]
+    before = [next(one).tolist() for _ in range(3) for one in both]
+    states = [json.loads(json.dumps(one.get_state())) for one in both]
+    rest = [sorted(np.concatenate([next(one) for one in both]).tolist()) for _ in range(4)]
+
+    joined = iter(shard(0, 1, "ab", weights))
+    joined.set_state({"processes": states})
+    assert [sorted(next(joined).tolist()) for _ in range(4)] == rest
+    counts = [one.mixture_counts for one in both]
+    assert sum(each[name]["elements"] for each in counts for name in "ab") == 7 * 8
+
+    other = iter(shard(0, 1, "acb", {"a": 1, "b": 1, "c": 1}))
+    with pytest.warns(UserWarning, match="'c' begins") as warned:
+        other.set_state({"processes": states})
+    assert len(warned) == 1
+    numbers = [n for batch in before for n in batch]
+    numbers += [n for _ in range(6) for n in next(other).tolist()]
+    assert len(set(numbers)) == len(numbers)
+    assert {n // 1000 for n in numbers[24:]} == {0, 1, 2}
+
+
+def test_parts_of_other_structure_are_called_by_their_names() -> None:
+    web = trees.of([{"x": 1}, {"x": 2}])
+    books = trees.of([{"x": 1, "y": 2}])
+    with pytest.raises(grain.errors.StackError, match="differ in structure") as raised:
+        list(grain.IterDataset.mix({"web": web, "books": books}).batch(2))
+    notes = "".join(raised.value.__notes__)
+    assert "dataset 'web' of step 1: mix()" in notes
+    assert "dataset 'books' of step 1: mix()" in notes
