@@ -6,10 +6,23 @@ import dataclasses
 import dis
 import functools
 import types
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["NO_EFFECT", "Mentions", "absolute", "mentions", "nested", "writes"]
+__all__ = [
+    "EVALUATING",
+    "NO_EFFECT",
+    "Mentions",
+    "absolute",
+    "mentions",
+    "names_in_text",
+    "nested",
+    "writes",
+]
+
+EVALUATING = frozenset({"eval", "exec"})
+"""Built-ins that run texts as code."""
 
 NO_EFFECT = frozenset({"CACHE", "EXTENDED_ARG", "NOP", "RESUME"})
 """Instructions that change nothing on the stack."""
@@ -41,6 +54,7 @@ class Mentions:
       names: attributes, and texts that may be some.
       texts: of code that looks names up as it runs, names of modules and attributes in its
         constants; of other code, none.
+      expressions: of code that runs texts as code, all texts in its constants.
       calls: built-ins that look names up as the code runs: `getattr`, `globals`, and their like.
       read: the names, but for those that the code only assigns, and those that only chains have.
     """
@@ -49,6 +63,7 @@ class Mentions:
     imports: tuple[tuple[str, ...], ...]
     names: frozenset[str]
     texts: frozenset[str] = frozenset()
+    expressions: frozenset[str] = frozenset()
     calls: frozenset[str] = frozenset()
     read: frozenset[str] = frozenset()
 
@@ -101,11 +116,14 @@ def mentions(code: types.CodeType) -> Mentions:
             names |= inner.read
             stored |= inner.names
     used = names.union(stored, *chains)
-    calls = frozenset(used & _LOOKING)
+    runs = EVALUATING.intersection(chain[0] for chain in chains)
+    calls = frozenset(used & _LOOKING) | runs
+    expressions = frozenset(_constants(code)) if runs else frozenset()
     texts = _texts(code) if calls else frozenset()
     names |= {text for text in texts if text.isidentifier()}
     read = frozenset(names)
-    return Mentions(tuple(chains), tuple(imports), read | stored, texts, calls, read)
+    known = tuple(chains), tuple(imports), read | stored, texts, expressions, calls, read
+    return Mentions(*known)
 
 
 def nested(code: types.CodeType) -> Iterator[types.CodeType]:
@@ -119,6 +137,22 @@ def nested(code: types.CodeType) -> Iterator[types.CodeType]:
 def writes(code: types.CodeType) -> bool:
     """Whether code, itself, assigns anything but its own local variables."""
     return not _WRITING.isdisjoint(code.co_code[::2])
+
+
+def _constants(code: types.CodeType) -> Iterator[str]:
+    return (text for one in nested(code) for text in one.co_consts if isinstance(text, str))
+
+
+@functools.lru_cache(maxsize=1024)
+def names_in_text(text: str) -> frozenset[str]:
+    """Returns the names in a text that is run as code; none where it is no code."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            code = compile(text, "<text>", "exec")
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return frozenset()
+    return frozenset(name for one in nested(code) for name in one.co_names)
 
 
 def _texts(value: Any) -> frozenset[str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import enum
 import itertools
 import sys
 import types
@@ -31,7 +32,7 @@ from grain_jax._algebra.insides import (
     names_for,
     unweak,
 )
-from grain_jax._algebra.mentions import absolute, mentions
+from grain_jax._algebra.mentions import EVALUATING, absolute, mentions, names_in_text
 
 __all__ = [
     "ATTRIBUTE",
@@ -235,7 +236,11 @@ class _Walk:
             for name, value in vars(base).items():
                 is_special = name[:2] == "__" and name not in MAKING
                 is_hook = is_of_library and base not in metas and is_users(base.__module__)
-                is_hook = (is_hook and name not in MAKING) or _is_hook_of_enums(name, value)
+                is_hook = is_hook and name not in MAKING
+                if _is_of_enums(name) and is_a(kind, enum.EnumMeta):
+                    is_hook = is_a(functions_of(value)[0], types.FunctionType)
+                    if not is_hook:
+                        continue  # a table of its members: it adds to that itself
                 if is_a(value, _DESCRIPTORS) or name in SAVING or name in OF_CLASSES:
                     continue
                 if issubclass(base, type) and name in MAKING:  # these, too, run as one is made
@@ -275,9 +280,9 @@ class _Walk:
             self._look_into_class(kind, depth)
 
 
-def _is_hook_of_enums(name: str, value: Any) -> bool:
-    """Whether it is a method such as `_missing_`, which a library calls by its name."""
-    return name[:1] == name[-1:] == "_" and name[:2] != "__" and callable(functions_of(value)[0])
+def _is_of_enums(name: str) -> bool:
+    """Whether it is a name such as `_missing_`, which enums look up and define."""
+    return len(name) > 2 and name[0] == name[-1] == "_" and name[1] != "_"
 
 
 def names_in(function: types.FunctionType, is_read: bool = False) -> frozenset[str]:
@@ -308,7 +313,10 @@ def _texts_of(function: types.FunctionType) -> frozenset[str]:
     held += [vars(one).get(name) for one in modules for name in found.names]
     held += [content(cell) for cell in function.__closure__ or ()]
     held += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-    return found.texts.union(*map(_texts_in, held))
+    texts = found.texts.union(*map(_texts_in, held))
+    if found.calls.isdisjoint(EVALUATING):
+        return texts
+    return texts.union(*map(names_in_text, found.expressions.union(*map(_texts_in, held))))
 
 
 def _is_dotted(text: str) -> bool:
@@ -342,7 +350,7 @@ def variables(
     scope, found = function.__globals__, mentions(function.__code__)
     package, names = scope.get("__package__") or "", names_in(function)
     spaces = [(vars(one), one.__name__) for one in held]  # whose variables are meant by name
-    if not found.calls.isdisjoint(("globals", "vars", "locals")):
+    if not found.calls.isdisjoint(("globals", "vars", "locals", *EVALUATING)):
         spaces.append((scope, scope.get("__name__") or ""))
     ends = [_follow(scope, scope.get("__name__") or "", chain) for chain in found.chains]
     for name, *rest in found.imports:
@@ -359,7 +367,11 @@ def variables(
     if not found.calls.isdisjoint(("import_module", "__import__", "modules")):
         texts = sorted(text for text in _texts_of(function) if _is_dotted(f".{text}"))
         for name in texts[:_MOST_TEXTS]:
-            ends += _loaded_by(absolute(name, package))
+            full = absolute(name, package)
+            ends += _loaded_by(full)
+            source = outlines.module(full)
+            if source is not None and is_users(full):  # handed on, and named elsewhere
+                ends.append(Found(PART, full, source, full))
         sources = [sys.modules.get(absolute(name, package)) for name in sorted(names)]
         spaces += [(vars(one), one.__name__) for one in sources if one and is_users(one.__name__)]
     spaces += [end for end in ends if isinstance(end, tuple)]  # handed on, or looked into by text
@@ -378,7 +390,8 @@ def _loaded_by(name: str) -> Iterator[Found | tuple[dict[str, Any], str]]:
         if source is not None and is_users(each):
             scope = vars(source)
             if isinstance(source, outlines.Outline):
-                yield Found(VARIABLE, f"{each}.{outlines.BODY}", scope[outlines.BODY], each)
+                body = outlines.BODY
+                yield Found(VARIABLE, f"{each}.{body}", scope[body], each, body)
             yield scope, each
 
 

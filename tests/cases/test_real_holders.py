@@ -175,6 +175,9 @@ LATE = {
         def by_late_text(x):
             module, name = LATE.split(":")
             return getattr(importlib.import_module(module), name)(x)
+        def by_attribute(x):
+            import later
+            return later.inner.h(x)
         def by_package(x):
             from later import inner
             return inner.h(x)
@@ -186,10 +189,11 @@ LATE = {
 def test_modules_that_only_a_step_imports(mode: str, tmp_path: Path, no_process_left: None) -> None:
     package = tmp_path / "later"
     package.mkdir()
-    (package / "__init__.py").write_text("")
+    lazy = "def __getattr__(name): return importlib.import_module('later.inner')"
+    (package / "__init__.py").write_text(f"import importlib\n{lazy}\n")
     (package / "inner.py").write_text("import other\ndef h(x): return x * other.M\n")
     change = "import conf, plug, other; conf.K = 9; conf.L = 8; other.M = 7; conf.UNREAD = 6"
-    readers = "by_import by_module by_later by_text by_late_text by_package"
+    readers = "by_import by_module by_later by_text by_late_text by_package by_attribute"
     change += "; plug.K = 4"
     # Before any of them is loaded here.
     assert look(tmp_path, readers, change, "2", mode, **LATE) == [
@@ -199,6 +203,7 @@ def test_modules_that_only_a_step_imports(mode: str, tmp_path: Path, no_process_
         "by_text 2 plug.K is 4 here, and 1 in a worker",
         "by_late_text 2 conf.K is 9 here, and 1 in a worker",
         "by_package 2 other.M is 7 here, and 1 in a worker",
+        "by_attribute 2 other.M is 7 here, and 1 in a worker",
     ]
     assert look(tmp_path, readers, change, "0", mode, **LATE) == [
         "by_import 0 [9, 18]",
@@ -207,6 +212,7 @@ def test_modules_that_only_a_step_imports(mode: str, tmp_path: Path, no_process_
         "by_text 0 [-4, -8]",
         "by_late_text 0 [9, 18]",
         "by_package 0 [7, 14]",
+        "by_attribute 0 [7, 14]",
     ]
 
 

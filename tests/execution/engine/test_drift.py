@@ -989,6 +989,12 @@ HELD = """
     layout, line = struct.Struct("<i"), string.Template("$a")
     def by_layout(x): return layout.unpack(x)
     def by_template(x): return line.substitute(a=x)
+    rules = {"a": "x * K"}
+    def by_eval(x): return eval(rules["a"])
+    def by_eval_of_a_constant(x): return eval("x + K")
+    class Flag(enum.Flag):
+        A, B = 1, 2
+    def by_flag(x): return Flag(x) & Flag.B
     accepted = int | str
     def by_union(x): return isinstance(x, accepted)
 """
@@ -1001,7 +1007,7 @@ HELD = """
             (f"by_{name}", "K = 9", "K is 2 here, and 9 in a worker")
             for name in """
             visitor reader buffered zone mode method_caller getter bound ufunc array key callback
-            expat
+            expat eval eval_of_a_constant
             """.split()  # noqa: SIM905
         ),
         ("by_encoder", "Encoder.digits = 9", "Encoder.digits is 2 here, and 9 in a worker"),
@@ -1036,3 +1042,11 @@ def test_what_libraries_and_objects_in_c_read_is_seen(
     assert not Watch(found).look()
     exec(change, vars(module))
     assert told(found).startswith(text)
+
+
+def test_combinations_of_flags_are_no_difference(make: Make) -> None:
+    module = make(HELD)
+    assert module.Flag.A | module.Flag.B
+    found = observed(module.by_flag)
+    exec(Path(module.__file__ or "").read_text(), vars(module))  # as a worker
+    assert not Watch(found).look()  # type: ignore[arg-type]
