@@ -174,8 +174,7 @@ class Pipeline:
         return any(
             not stage.local and not (stage.is_idle and isinstance(stage.origin, Upstream))
             for branch in self._dense.walk()
-            for stage in branch.stages
-            if stage is branch.first or stage in branch.behind
+            for stage in (*([] if branch.first is None else [branch.first]), *branch.behind)
         )
 
     def batch_rows(self) -> tuple[tuple[int, ...], int | None] | None:

@@ -132,6 +132,13 @@ MAKES: dict[str, Callable[[int], Any]] = {
         .to_iter_dataset()
         .mp_prefetch(grain.MultiprocessingOptions(num_workers=n))
     ),
+    "cache": lambda n: iter(
+        grain.IterDataset.interleave([dataset(workers=0), own(Counted, workers=0)], cycle_length=1)
+        .cache()
+        .repeat(2)
+        .map(lambda batch: batch)
+        .mp_prefetch(grain.MultiprocessingOptions(num_workers=n))
+    ),
     "iterable": lambda n: iter(own(Counted, workers=n)),
     "iterable, fails": lambda n: iter(own(CountedFails, workers=n)),
     "iterable, fails behind": lambda n: iter(own(Counted, FailsAt21(), workers=n)),
