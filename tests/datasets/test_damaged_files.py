@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import grain_jax as grain
+from grain_jax._algebra.files.parquet import ParquetFiles
 from grain_jax.errors import CorruptFileError
 from grain_jax.experimental import (
     ParquetIterDataset,
@@ -171,6 +172,29 @@ def test_damaged_rows_of_parquet(tmp_path: Path, workers: int) -> None:
     with iter(ParquetIterDataset(str(path)).mp_prefetch(setup)) as iterator:
         rest = [int(row["n"]) for row in iterator]
     assert rest == [*range(len(found)), *range(2000, 3000)]
+
+
+def test_rows_behind_a_damage_are_not_looked_for_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.parquet"
+    options = {"use_dictionary": False, "write_page_checksum": True, "compression": "none"}
+    parquet(path, 0, 3000, group=1000, data_page_size=64, write_batch_size=8, **options)
+    data = path.read_bytes()
+    path.write_bytes(changed(data, data.index(struct.pack("<2q", 1100, 1101))))
+    opened, real = [], ParquetFiles.open
+
+    def counted(self: Any, *arguments: Any) -> Any:
+        opened.append(arguments)
+        return real(self, *arguments)
+
+    monkeypatch.setattr(ParquetFiles, "open", counted)
+    setup = grain.MultiprocessingOptions(num_workers=0, on_error=grain.ErrorPolicy())
+    with iter(ParquetIterDataset(str(path)).mp_prefetch(setup)) as iterator:
+        found = [int(row["n"]) for row in iterator]
+    assert found == [*range(len(found) - 1000), *range(2000, 3000)]
+    assert 2000 < len(found) < 2100
+    assert len(opened) < 10
 
 
 @pytest.mark.parametrize("left", [0, 3, 100, -1, -9])

@@ -14,7 +14,7 @@ import numpy as np
 from grain_jax._algebra import tables
 from grain_jax._algebra.columns import Column, Columns
 from grain_jax._algebra.files import paths
-from grain_jax._algebra.files.source import Contents, corrupt
+from grain_jax._algebra.files.source import Contents, Damage, corrupt
 from grain_jax._algebra.packing import Array, Keys
 from grain_jax._values.errors import (
     CorruptFileError,
@@ -206,7 +206,8 @@ class _Rows:
             except Exception as error:
                 if not _is_damage(error):
                     raise
-                raise corrupt(self._path, row, f"it cannot be read: {error}") from error
+                # What is behind it in its group cannot be found.
+                raise Damage(row, self._ends[group + 1], f"it cannot be read: {error}") from error
             here = bisect.bisect_left(rows, end, done)
             self._append(
                 wanted[done:here], None if kept is None else kept[wanted[done:here] - begin], found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import collections
 import dataclasses
 import os
@@ -21,7 +22,7 @@ from grain_jax._algebra.guard import SOURCE, Guard
 from grain_jax._algebra.refills import Refills
 from grain_jax._values.errors import CorruptFileError
 
-__all__ = ["Contents", "FileSource", "Format", "Records", "check_stamp", "corrupt"]
+__all__ = ["Contents", "Damage", "FileSource", "Format", "Records", "check_stamp", "corrupt"]
 
 _MORE_OPEN = 4  # files than twice those that have places, as a source may be read at two positions
 _LOOKING_THREADS = 16
@@ -42,6 +43,20 @@ class Contents:
     stamp: tuple[int, int]
     index: Any = None
     damage: str = ""
+
+
+class Damage(Exception):
+    """Records of a file that cannot be read, one behind the other.
+
+    Attributes:
+      row: the first of them.
+      end: the first one behind them.
+      what: is wrong.
+    """
+
+    def __init__(self, row: int, end: int, what: str) -> None:
+        super().__init__(what)
+        self.row, self.end, self.what = row, end, what
 
 
 class Records(Protocol):
@@ -108,6 +123,7 @@ class FileSource(access.Source):
         self._open: collections.OrderedDict[tuple[int, int], Records]
         self._open = collections.OrderedDict()
         self._opened = 0
+        self._damaged: dict[int, list[tuple[int, int, str]]] = {}
         self._process = os.getpid()
         self._lock = threading.Lock()
 
@@ -206,14 +222,19 @@ class FileSource(access.Source):
             return
         got: list[Any] = []
         known = self._contents[self.names[file]]
-        sound = len(rows) - (bool(known.damage) and rows[-1] == known.count - 1)
+        sound, what = self._sound(file, rows)
         try:
             if sound:
                 self._reader(file, rows[0]).read(rows[:sound], got)
             if rows[-1] == known.count - 1:
                 self._finish(file)
             if sound < len(rows):
-                raise corrupt(self.names[file], rows[-1], known.damage)
+                raise corrupt(self.names[file], rows[sound], what)
+        except Damage as error:
+            # Looked for anew for each record behind it, it would take the square of their number.
+            self._damaged.setdefault(file, []).append((error.row, error.end, error.what))
+            failures.append((places[len(got)], corrupt(self.names[file], error.row, error.what)))
+            self._finish(file)
         except BaseException as error:
             failures.append((places[len(got)], error))
             self._finish(file)
@@ -241,6 +262,19 @@ class FileSource(access.Source):
             self._open[best] = self.given.open(name, known)
         self._open.move_to_end(best)
         return self._open[best]
+
+    def _sound(self, file: int, rows: list[int]) -> tuple[int, str]:
+        """Returns how many rows come before the first one that is known to be damaged, and how."""
+        known = self._contents[self.names[file]]
+        damaged = list(self._damaged.get(file, ()))
+        if known.damage:
+            damaged.append((known.count - 1, known.count, known.damage))
+        found = len(rows), ""
+        for begin, end, what in damaged:
+            first = bisect.bisect_left(rows, begin)
+            if first < found[0] and rows[first] < end:
+                found = first, what
+        return found
 
     def _finish(self, file: int) -> None:
         for number in [one for one in self._open if one[0] == file]:
