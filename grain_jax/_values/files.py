@@ -345,8 +345,8 @@ def _refusal(
         f"{own} is missing in {os.fspath(directory)}: the checkpoint was written by {was} ({found})"
         f" and {_processes(count)} would restore it. These states are tied to the shard that they"
         f" were taken on. Restore with {was}. States restore on other numbers where shard_options"
-        " are given to the loader, lanes are not, and records go into one batch without an"
-        " Operation of your own."
+        " are given to the loader, or to shard of a dataset, lanes are not, and records go into one"
+        " batch without an Operation of your own."
     )
 
 

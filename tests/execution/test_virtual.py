@@ -30,6 +30,10 @@ def parts(shard: int = 0, shards: int = 1) -> list[Stream]:
     return [grain.MapDataset.source(part).to_iter_dataset() for part in records]
 
 
+def odd(number: int) -> bool:
+    return number % 2 > 0
+
+
 def mixed(a: Stream, b: Stream) -> Stream:
     return grain.IterDataset.mix([a.filter(lambda x: x % 3 > 0), b], [2, 1])
 
@@ -50,6 +54,13 @@ TREES: dict[str, Make] = {
     ),
     "repeat": lambda a, b: grain.experimental.RepeatIterDataset(mixed(a, b), 2),
     "batches": lambda a, b: grain.IterDataset.mix([a.batch(2), b.batch(2)]),
+    "unbatch": lambda a, b: mixed(a, b).batch(3).unbatch(),
+    "interleave": lambda a, b: grain.experimental.InterleaveIterDataset(
+        [mixed(a, b), b, a], cycle_length=2
+    ),
+    "cache": lambda a, b: mixed(a, b).cache().repeat(2),
+    "all": lambda a, b: grain.IterDataset.mix([a.filter(odd), b], [2, 1], stop="all"),
+    "weigh": lambda a, b: grain.IterDataset.mix([a.filter(odd), b], weigh=lambda x: 1 + x % 4),
 }
 
 
@@ -107,6 +118,30 @@ def test_any_number_of_processes_has_the_steps_of_eight(name: str) -> None:
     assert len(whole) > 2
     for count in (1, 2, 4, 8):
         assert taken(run(TREES[name], count)) == whole
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_a_state_goes_on_with_more_processes(name: str) -> None:
+    two, eight = run(TREES[name], 2), run(TREES[name], 8)
+    found = [step(two), step(two)]
+    for iterator in eight:
+        iterator.set_state(joint(two))
+    assert found + taken(eight) == expected(TREES[name])
+
+
+def test_epochs_are_those_of_the_virtual_shards() -> None:
+    numbers = grain.MapDataset.range(40).repeat(2).to_iter_dataset().filter(odd)
+
+    def epochs(count: int) -> list[list[Any]]:
+        datasets = [
+            numbers.batch(8 // count).shard(Shard(index, count), virtual_shards=4)
+            for index in range(count)
+        ]
+        return [taken(list(each)) for each in zip(*(ds.epochs() for ds in datasets), strict=True)]
+
+    shards = [[k for k in range(40)[shard::4] if k % 2] for shard in range(4)]
+    once = [[row for own in shards for row in own[at : at + 2]] for at in range(0, 10, 2)]
+    assert epochs(1) == epochs(2) == epochs(4) == [once, once]
 
 
 @pytest.mark.parametrize("workers", ["before", "behind"])
