@@ -11,11 +11,12 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+from grain_jax._datasets.plan import Grouped, Plan
 from grain_jax._execution import forms
 from grain_jax._execution.runs import Cursor
 from grain_jax._values import errors
 
-__all__ = ["counts", "described", "fitted"]
+__all__ = ["counts", "described", "fitted", "has_names"]
 
 
 def _as_lists(cursor: Cursor) -> list[Any]:
@@ -25,6 +26,14 @@ def _as_lists(cursor: Cursor) -> list[Any]:
         return [place, since]
     cursors, kept, groups = place
     return [[list(map(_as_lists, cursors)), list(kept), groups], since]
+
+
+def has_names(plan: Plan) -> bool:
+    """Whether a pipeline has parts by name; quick, as states are asked for with every element."""
+    root = plan.root
+    if not isinstance(root, Grouped):
+        return False
+    return getattr(root.grouping, "names", None) is not None or any(map(has_names, root.parents))
 
 
 def described(form: forms.Form) -> Any:

@@ -57,8 +57,8 @@ def encode(pipeline: Pipeline, exact: Position | None = None) -> dict[str, Any]:
             "shard": list(layout.shard),
             "sampler_shard": list(layout.sampler_shard),
         }
-        if (named := mixtures.described(pipeline.form(position))) is not None:
-            where["mixtures"] = named
+        if mixtures.has_names(pipeline.plan):
+            where["mixtures"] = mixtures.described(pipeline.form(position))
     return {"grain_jax": _VERSION, **where, "lanes": layout.lanes}
 
 
