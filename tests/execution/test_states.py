@@ -199,7 +199,8 @@ def test_damaged_states_restore_or_are_refused(strict: bool, data: st.DataObject
         assert len(str(refused)) > 20
         assert json.dumps(iterator.get_state()) == before
     iterator.get_state()
-    with contextlib.suppress(_NoStateError):
+    # Lanes that are not where they were together may have a short batch beside a full one.
+    with contextlib.suppress(_NoStateError, grain.errors.StackError):
         list(itertools.islice(iterator, 3))
     iterator.get_state()
 
