@@ -322,3 +322,19 @@ def test_what_libraries_and_objects_in_c_read_is_equal_where_nothing_is_set(
     lines = look(tmp_path, " ".join(SEEN), "", mod=HOOKS)
     for zero, two in zip(lines[::2], lines[1::2], strict=True):
         assert zero.split(" ", 2)[2] == two.split(" ", 2)[2]
+
+
+def test_a_method_of_an_object_that_travels_by_its_name(
+    tmp_path: Path, no_process_left: None
+) -> None:
+    text = """
+    class T:
+        scale = 1
+        def go(self, x): return x * self.scale
+    held = T()
+    f = held.go
+    """
+    assert look(tmp_path, "f", "mod.T.scale = 4", mod=text) == [
+        "f 0 [4, 8]",
+        "f 2 mod.T.scale is 4 here, and 1 in a worker",
+    ]

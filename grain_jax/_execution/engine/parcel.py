@@ -57,8 +57,12 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc, unused-ignore]
         cloudpickle.Pickler.__init__(self, file, 5, functools.partial(_keep, self.large))
 
     def reducer_override(self, obj: Any) -> Any:
-        reduced = _reduce(obj) or sentinels.reduce(obj)
+        reduced = _reduce(obj)
         if reduced is not None:
+            return reduced
+        reduced = sentinels.reduce(obj)
+        if reduced is not None:
+            self.named.append(type(obj))  # its methods may be called
             return reduced
         if type(obj) is types.ModuleType:
             namesakes.check(obj)
