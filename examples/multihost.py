@@ -245,6 +245,7 @@ def main() -> None:
         sys.stderr.flush()
         os._exit(1)
     if jax.process_count() > 1:
+        # The stage is closed: a process that held it here would let others wait for its batches.
         jax.distributed.shutdown()
 
 

@@ -11,15 +11,14 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 import hashlib
 import time
 from typing import Any
 
 import jax
-import numpy as np
-from jax.sharding import Mesh, NamedSharding
 
-from grain_jax._product.placement import spec
+from grain_jax._product import collective
 from grain_jax._values import notices
 from grain_jax._values.errors import ClosedError, InvalidValueError
 
@@ -35,6 +34,7 @@ Or -1, and a number, for what is not about batches.
 _INSIDE_MS, _QUICK_SECONDS = 250, 1.0
 # Between looks for notices. One counts at the second look: who failed may be trying again. Who has
 # left before the first batch may be about to come with the iterator that this one is meant for.
+# Who waits at one that this process has gone on from learns of that first, and may then come here.
 _LOOK_SECONDS = 1.0
 _LOOKS, _LOOKS_AT_FIRST = 2, 6
 _LONGEST_SLEEP = 0.2
@@ -114,7 +114,7 @@ class Channel:
         if len(self._processes) == 1:
             return {self._processes[0]: message}
         if notices.client() is None:
-            return _collective(self._devices, message)
+            return collective.exchange(self._devices, message)
         found = None
         while found is None:
             self.say(name, message)
@@ -122,7 +122,7 @@ class Channel:
                 found = self._await(name)
             except _NewPlaceError as place:
                 self._withdraw(name)
-                self._take_place(place.number)
+                self._take_place(place.args[0])
             except (InvalidValueError, ClosedError):
                 # Whatever comes to have this name must not take it for its own.
                 self._withdraw(name)
@@ -218,23 +218,55 @@ class Channel:
 
 
 class _NewPlaceError(Exception):
-    """Others have used more iterators, and this one is the next for all of them."""
+    """Others have used more iterators, and this one is the next for all of them: its number."""
 
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
+
+@dataclasses.dataclass(frozen=True)
+class _Elsewhere:
+    """A process waits for this one at another place.
+
+    Attributes:
+      problem: what is wrong with that, in words.
+      place: where this one has to go, if nothing is.
+      looks: that have to show it before it counts.
+    """
+
+    problem: str = ""
+    place: int | None = None
+    looks: int = _LOOKS
+
+
+@dataclasses.dataclass(frozen=True)
+class _Seen:
+    """What looks have shown of a process that is waited for.
+
+    A process that tries again and again puts up something else in each attempt. What it has left
+    stays left all the same, and each place that it waits at elsewhere is one where this process
+    does not come.
+
+    Attributes:
+      notice: what it has put up.
+      looks: in how many looks, one after the other.
+      left: in how many looks it had left the iterator.
+      elsewhere: where it waits, if not here.
+      apart: in how many looks it did.
+    """
+
+    notice: dict[str, Any] | None = None
+    looks: int = 0
+    left: int = 0
+    elsewhere: _Elsewhere | None = None
+    apart: int = 0
 
 
 class _Watch:
     """Looks for the notices of those who are waited for, and puts one up of the wait itself."""
 
     def __init__(self, channel: Channel, name: Said) -> None:
-        self._channel = channel
-        self._name = name
+        self._channel, self._name = channel, name
         self._at = [channel._number(), *name]
         self._next = 0.0
-        # What each has put up, and in how many looks.
-        self._seen: dict[int, tuple[tuple[bool, Any], int]] = {}
+        self._seen: dict[int, _Seen] = {}
 
     def look(self, missing: list[int]) -> None:
         """Raises if one of those who are missing will not come."""
@@ -243,39 +275,48 @@ class _Watch:
             return
         self._next = now + _LOOK_SECONDS
         if not notices.is_up(notices.WAITS):
-            everybody, is_new = self._channel.digest, self._channel._is_new
-            notices.put_up(notices.WAITS, "", at=self._at, of=everybody, new=is_new)
+            more = {"of": self._channel.digest, "new": self._channel._is_new}
+            notices.put_up(notices.WAITS, "", at=self._at, **more)
         left, before = self._channel.left(), self._seen
-        self._seen = {}
-        for process in missing[:_LOOKED_AT]:
-            told = process in left, notices.read(process)
-            was, looks = before.get(process, (None, 0))
-            self._seen[process] = told, looks + 1 if told == was else 1
-        for process, (told, looks) in self._seen.items():
-            if looks >= _LOOKS:
-                self._judge(process, *told, looks)
+        self._seen = {
+            process: self._after(before.get(process, _Seen()), process, process in left)
+            for process in missing[:_LOOKED_AT]
+        }
+        for process, seen in self._seen.items():
+            self._judge(process, seen)
 
     def end(self) -> None:
         """Takes down the notice of the wait."""
         if notices.is_up(notices.WAITS):
             notices.take_down()
 
-    def _judge(
-        self, process: int, has_left: bool, notice: dict[str, Any] | None, looks: int
-    ) -> None:
-        kind, text = (None, "") if notice is None else (notice["kind"], notice["text"])
-        closed = f"process {process} will not ask for it: it closed its iterator"
+    def _after(self, before: _Seen, process: int, has_left: bool) -> _Seen:
+        """What is known of a process after one look more."""
+        notice = notices.read(process)
+        elsewhere = self._elsewhere(process, notice)
+        return _Seen(
+            notice=notice,
+            looks=before.looks + 1 if notice == before.notice else 1,
+            left=before.left + has_left,
+            elsewhere=elsewhere,
+            apart=before.apart + (elsewhere is not None),
+        )
+
+    def _judge(self, process: int, seen: _Seen) -> None:
+        notice, is_new = seen.notice, self._channel._is_new
         problem = ""
-        if notice is not None and kind == notices.FAILED and self._concerns(process, notice):
-            problem = f"process {process} failed {text.partition(_KEEPS)[0]}"
-        elif kind == notices.ENDED:
-            problem = f"process {process} has ended, {text}"
-        elif has_left and not self._channel._is_new:
-            problem = closed
-        elif notice is not None and notice.get("of") == self._channel.digest:
-            problem = self._elsewhere(process, notice["at"], notice["new"])
-        if not problem and has_left and looks >= _LOOKS_AT_FIRST:
-            problem = closed
+        if notice is not None and seen.looks >= _LOOKS:
+            if notice["kind"] == notices.FAILED and self._concerns(process, notice):
+                problem = f"process {process} failed {notice['text'].partition(_KEEPS)[0]}"
+            elif notice["kind"] == notices.ENDED:
+                problem = f"process {process} has ended, {notice['text']}"
+        patience = _LOOKS_AT_FIRST if is_new else _LOOKS
+        if not problem and seen.left >= patience and not (is_new and seen.elsewhere):
+            problem = f"process {process} will not ask for it: it closed its iterator"
+        if not problem and seen.elsewhere and seen.apart >= seen.elsewhere.looks:
+            if seen.elsewhere.place is not None:
+                raise _NewPlaceError(seen.elsewhere.place)
+            problem = seen.elsewhere.problem
         if problem:
             raise InvalidValueError(f"{problem.removesuffix('.')}{_KEEPS}")
 
@@ -296,34 +337,41 @@ class _Watch:
         _raised[process] = number, self._channel
         return True
 
-    def _elsewhere(self, process: int, at: Any, is_new: bool) -> str:
+    def _elsewhere(self, process: int, notice: dict[str, Any] | None) -> _Elsewhere | None:
         """Says what is wrong if a process waits for this one at a place where it is not."""
-        number, *name = at
+        if notice is None or notice.get("of") != self._channel.digest:
+            return None
+        is_new = notice["new"] and self._channel._is_new
+        number, *name = notice["at"]
         if (name[0] < 0) != (self._name[0] < 0):
             doing = ["asks for a batch", "restores a position"]
-            return (
+            return _Elsewhere(
                 f"process {process} {doing[name[0] < 0]}, and this one {doing[self._name[0] < 0]}:"
                 " restore on all processes, or on none"
             )
         opened = _opened[self._channel._processes]
         other = opened[number] if number < len(opened) else None
-        if at == self._at or (other is not None and other.has_said(tuple(name))):
-            return ""
-        if is_new and self._channel._is_new and name == list(self._name):
+        if notice["at"] == self._at or (other is not None and other.has_said(tuple(name))):
+            return None
+        if is_new and name == list(self._name):
             # One of them has had an iterator that another did not come to use.
             if number > self._at[0] and other is None:
-                raise _NewPlaceError(number)
-            return ""
-        if number == self._at[0] or (is_new and self._channel._is_new):
-            return (
+                return _Elsewhere(place=number)
+            return None
+        if number == self._at[0] or is_new:
+            return _Elsewhere(
                 f"process {process} has set another position (set_state) {name[0]} times and this"
                 f" one {self._name[0]} times: set one on all processes, or on none, so that they"
                 " stay at the same step"
             )
-        return (
+        has_left = other is not None and other._has_left
+        has_gone_on = has_left or (self._channel._is_new and number < self._at[0])
+        closed = ", which this process has closed" if has_left else ""
+        return _Elsewhere(
             f"process {process} waits for a batch of another iterator, the one that was used as"
-            f" number {number + 1} there, and this is number {self._at[0] + 1} here: ask the"
-            " iterators in the same order on all processes"
+            f" number {number + 1} there{closed}, and this is number {self._at[0] + 1} here: ask"
+            " the iterators in the same order on all processes",
+            looks=_LOOKS_AT_FIRST if has_gone_on else _LOOKS,
         )
 
 
@@ -349,26 +397,3 @@ def _wait_inside(store: Any, key: str) -> bytes | None:
             raise
         return None
     return value
-
-
-def _collective(devices: list[Any], message: bytes) -> dict[int, bytes]:
-    sizes = _gather(devices, len(message).to_bytes(8, "little"))
-    lengths = {process: int.from_bytes(size, "little") for process, size in sizes.items()}
-    padded = _gather(devices, message.ljust(max(1, *lengths.values())))
-    return {process: padded[process][: lengths[process]] for process in sorted(padded)}
-
-
-def _gather(devices: list[Any], message: bytes) -> dict[int, bytes]:
-    """Each process's message, all of one length, by process index."""
-    mesh = Mesh(np.array(devices), ("devices",))
-    row = np.frombuffer(message, np.uint8)[None]
-    mine = [device for device in devices if device.process_index == jax.process_index()]
-    scattered = jax.make_array_from_single_device_arrays(
-        (len(devices), len(message)),
-        NamedSharding(mesh, spec("devices")),
-        [jax.device_put(row, device) for device in mine],
-    )
-    everywhere = NamedSharding(mesh, spec())
-    gathered = jax.jit(lambda x: x, out_shardings=everywhere)(scattered)
-    rows = np.asarray(gathered.addressable_data(0))
-    return {device.process_index: rows[i].tobytes() for i, device in enumerate(devices)}

@@ -393,6 +393,30 @@ def dropped_alone(process: int) -> Any:
     return [seen, error]
 
 
+def begins_anew(process: int, closes: bool) -> Any:
+    """Process 1 fails in a step of its own, and each tries again at once, with a new iterator."""
+    errors, batches, left = [], rows(process, (4,) * 6), []
+    for attempt in range(6):
+        seen: list[Any] = []
+        iterator = grain.prefetch_to_device(iter(batches), buffer_size=1)
+        try:
+            while len(seen) < len(batches):
+                seen.append(np.asarray(next(iterator)["x"].addressable_data(0)).tolist())
+                if process and not attempt and len(seen) == 2:
+                    raise LookupError("a step fails")
+            break
+        except (LookupError, ValueError) as error:
+            errors.append({"error": f"{type(error).__name__}: {error}"})
+        finally:
+            left.append(iterator)
+            if closes:
+                iterator.close()
+    meet()
+    for iterator in left:
+        iterator.close()
+    return [errors, seen]
+
+
 def closed_for_another(process: int) -> Any:
     """Process 1 has closed its iterator, and does something with another one before it waits."""
     loader = grain.load(range(16), num_epochs=1, batch_size=4)
@@ -633,6 +657,8 @@ SCENES: dict[str, Callable[[int], Any]] = {
     "moved": moved_alone,
     "closed": closed_alone,
     "dropped": dropped_alone,
+    "begins anew, closed": functools.partial(begins_anew, closes=True),
+    "begins anew, held": functools.partial(begins_anew, closes=False),
     "closed for another": closed_for_another,
     "closed after the end": closed_after_the_end,
     "what stays": what_stays,

@@ -251,6 +251,20 @@ def test_an_iterator_that_one_process_drops_is_an_error_on_those_who_wait(seen: 
     assert texts(error) == LEFT
 
 
+@pytest.mark.parametrize("how", ["closed", "held"])
+def test_who_fails_and_begins_anew_meets_the_others_there(seen: list[Any], how: str) -> None:
+    (told, first), (failed, second) = (s[f"begins anew, {how}"] for s in seen)
+    for process, batches in enumerate((first, second)):
+        assert batches == [[100 * k + 10 * process + row for row in (0, 1)] for k in range(6)]
+    # One error each: neither gives up before the other comes, however soon it tries again.
+    assert failed == [{"error": "LookupError: a step fails"}]
+    assert len(told) == 1
+    if how == "closed":
+        assert texts(told[0]) == LEFT
+    else:
+        assert "process 1 waits for a batch of another iterator" in texts(told[0])
+
+
 def test_a_closed_iterator_stays_so_whatever_its_process_does_then(seen: list[Any]) -> None:
     assert texts(seen[0]["closed for another"]) == LEFT
 
