@@ -37,7 +37,8 @@ def of_lines(lines: Sequence[str]) -> Stream:
     """The stream of the lines of a file."""
     text = "".join(f"{line}\n" for line in lines)
     path = Path(_folder().name, f"{zlib.crc32(text.encode())}.txt")
-    path.write_text(text)
+    if not path.exists():  # a file that is written to again is another one
+        path.write_text(text)
     return grain.experimental.TextLinesIterDataset(path)
 
 
