@@ -686,11 +686,25 @@ def ends_alone(process: int) -> None:
         print(json.dumps(tried(lambda: next(iterator))))
 
 
+def closes_and_shuts_down(process: int) -> None:
+    """Process 1 leaves its loop early, closes what it holds, and waits in JAX for the other."""
+    iterator = grain.prefetch_to_device(iter(rows(process, (4,) * 6)), buffer_size=1)
+    seen: list[Any] = []
+    while len(seen) < (2 if process else 6) and not (seen and isinstance(seen[-1], dict)):
+        seen.append(local(iterator))
+    iterator.close()
+    print(json.dumps(seen))
+    jax.distributed.shutdown()
+
+
+ALONE = {"ends alone": ends_alone, "closes and shuts down": closes_and_shuts_down}
+
+
 def main() -> None:
     faulthandler.dump_traceback_later(230, exit=True)  # says where it hangs, if it does
     process = initialize(*sys.argv[1:4])
-    if sys.argv[4] == "ends alone":
-        ends_alone(process)
+    if sys.argv[4] in ALONE:
+        ALONE[sys.argv[4]](process)
         return
     chosen = sys.argv[5:] or list(SCENES)
     played = {}

@@ -576,3 +576,11 @@ def test_the_end_of_one_process_is_an_error_on_those_who_wait_for_it() -> None:
         "InvalidValueError: process 1 has ended, at the end of its program. (This process keeps its"
         " own batch, and next() waits for the others again.)"
     )
+
+
+def test_a_process_that_closes_before_it_shuts_down_jax_leaves_nobody_waiting() -> None:
+    with job("tests.cases.many_job", 2, "closes and shuts down") as processes:
+        first, second = results(processes, 60)
+    assert second == [[100 * k + 10 + row for row in (0, 1)] for k in (0, 1)]
+    assert first[:2] == [[100 * k + row for row in (0, 1)] for k in (0, 1)]
+    assert texts(first[-1]) == LEFT
