@@ -24,6 +24,7 @@ A plan comes in, and elements go out, each with the cursor behind it:
 State and identity:
 
     states.py      a position as JSON, and back; version1.py reads the first format
+    cursors.py     the cursors in it, read along the form of a pipeline's
     grain_iterators.py   states of Grain's dataset iterators
     joining.py     the states of all shards as those of fewer or more
     fingerprint.py what has to be equal for a state to mean the same

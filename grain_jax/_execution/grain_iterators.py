@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from grain_jax._datasets.plan import has_positions
-from grain_jax._execution import forms, states
+from grain_jax._execution import cursors, forms, states
 from grain_jax._execution.layout import Layout, Position
 from grain_jax._execution.pipeline import Pipeline
 from grain_jax._values import errors
@@ -127,9 +127,9 @@ def _of_workers(state: Mapping[str, Any]) -> tuple[list[int], int]:
 
 def _check_read(count: Any, worker: int, layout: Layout) -> None:
     records = layout.lane(worker, 0, None).records
-    if type(count) is not int or not 0 <= count < states.LARGEST:
+    if type(count) is not int or not 0 <= count < cursors.LARGEST:
         raise errors.StateError(
-            f"field {_READ!r} of Grain's state is {states.brief(count)}, expected a whole number "
+            f"field {_READ!r} of Grain's state is {cursors.brief(count)}, expected a whole number "
             "from 0."
         )
     if records is not None and count > records:
@@ -143,6 +143,6 @@ def _check_read(count: Any, worker: int, layout: Layout) -> None:
 def _unlike(state: Mapping[str, Any]) -> errors.StateError:
     return errors.StateError(
         f"this is no state of a dataset iterator of Grain's that can be continued: "
-        f"{states.brief(dict(state))}. Those of random-access datasets, steps and batches can, "
+        f"{cursors.brief(dict(state))}. Those of random-access datasets, steps and batches can, "
         "with mp_prefetch or without."
     )

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, NoReturn
 
 from grain_jax._algebra import operations, running
-from grain_jax._execution import silence, snapshots, states
+from grain_jax._execution import cursors, silence, snapshots, states
 from grain_jax._execution.layout import Layout, Position
 from grain_jax._execution.pipeline import Pipeline
 from grain_jax._execution.runs import END
@@ -130,7 +130,7 @@ class Serial:
         own = self._own()
         if saved is not None and (not isinstance(saved, list) or len(saved) != len(own)):
             raise errors.StateError(
-                f"field 'operations' of the state is {states.brief(saved)}, expected a list for "
+                f"field 'operations' of the state is {cursors.brief(saved)}, expected a list for "
                 f"{len(own)} operations"
             )
         if not self._saves:

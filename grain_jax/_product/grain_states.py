@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from grain_jax._execution import forms, states
+from grain_jax._execution import cursors, forms, states
 from grain_jax._execution.layout import Layout, Position
 from grain_jax._execution.pipeline import Pipeline
 from grain_jax._values import errors
@@ -84,7 +84,7 @@ def _position(state: Mapping[str, Any], layout: Layout, pipeline: Pipeline) -> P
         or set(seen) != {str(w) for w in range(layout.lanes)}
     ):
         raise errors.StateError(
-            f"field 'last_seen_indices' of Grain's state is {states.brief(seen)}, expected one "
+            f"field 'last_seen_indices' of Grain's state is {cursors.brief(seen)}, expected one "
             f"index for each of {layout.lanes} workers."
         )
     turn = states.number(state, "last_worker_index", minimum=-1, below=layout.lanes) + 1
@@ -96,9 +96,9 @@ def _position(state: Mapping[str, Any], layout: Layout, pipeline: Pipeline) -> P
 def _records(seen: Any, worker: int, layout: Layout) -> int:
     """Returns how many records of a worker are behind it."""
     index, count = layout.sampler_shard if layout.sampler_shard[1] > 1 else layout.shard
-    if type(seen) is not int or abs(seen) >= states.LARGEST:
+    if type(seen) is not int or abs(seen) >= cursors.LARGEST:
         raise errors.StateError(
-            f"field 'last_seen_indices' of Grain's state holds {states.brief(seen)}"
+            f"field 'last_seen_indices' of Grain's state holds {cursors.brief(seen)}"
         )
     before, off = divmod(seen - index - count * worker, count * layout.lanes)
     if off or before < -1:
