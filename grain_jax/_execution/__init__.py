@@ -13,7 +13,9 @@ A plan comes in, and elements go out, each with the cursor behind it:
     leaves.py      streams that begin: records by position
     iterables.py   streams that begin: iterables of the user's own, read in this process
     tasks.py       the outputs of one stage, in order, made ahead by an executor
+    parents.py     the streams that are grouped or merged, and what of them is here
     gathering.py   streams of streams, as a grouping decides
+    merging.py     streams of streams by a schedule, many elements at once
     grouped.py     tasks of groups, and of single elements behind others
     caching.py     streams whose elements are kept for when they begin anew
     inline.py, reads.py   the executor in this process, and its reading thread
