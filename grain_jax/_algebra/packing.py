@@ -277,7 +277,8 @@ class Packed:
                 clear()
         table = np.frombuffer(places, np.int64).reshape(-1, 2)
         parts = None if len(table) == len(records) else np.frombuffer(firsts, np.int64)
-        return cls(file.getbuffer(), table, parts, pickler.objects, pickler.unsealed)
+        # No copy: the file's own bytes, and no view of the file, which could not close before it.
+        return cls(file.getvalue(), table, parts, pickler.objects, pickler.unsealed)
 
     def __len__(self) -> int:
         return len(self._places) if self._firsts is None else len(self._firsts) - 1

@@ -73,18 +73,21 @@ def test_each_process_makes_and_closes_its_own(database: Path, kind: Any, worker
     lines = database.with_suffix(".log").read_text().split("\n")[:-1]
     opened = [line.split()[1] for line in lines if line.startswith("open")]
     closed = [line.split()[1] for line in lines if line.startswith("close")]
-    assert len(set(opened)) == len(opened) == 1 + workers
+    # One worker may have done all the work.
+    assert 1 + min(workers, 1) <= len(set(opened)) == len(opened) <= 1 + workers
     assert sorted(opened) == sorted(closed)
     assert any(line.startswith("many") for line in lines) == (kind is ManyRows)
 
 
 def test_a_dataset_of_one(database: Path) -> None:
-    ds = grain.MapDataset.source(PerProcess(lambda: Rows(database))).shuffle(seed=1)
+    source = PerProcess(lambda: Rows(database))
+    ds = grain.MapDataset.source(source).shuffle(seed=1)
     stream = ds.to_iter_dataset().filter(lambda x: x % 20 == 0).batch(3)
     whole = [batch.tolist() for batch in stream]
     options = grain.MultiprocessingOptions(num_workers=2)
     assert [batch.tolist() for batch in stream.mp_prefetch(options)] == whole
     assert sorted(functools.reduce(operator.iadd, whole, [])) == list(range(0, 400, 20))
+    source.close()
 
 
 class Drawing:

@@ -68,7 +68,6 @@ def test_a_mixture_far_on() -> None:
         ([0.5, 0.3, 0.2], [10, 7, 3], 15),
         (None, [ENDLESS, 7], 14),
         (None, [ENDLESS, ENDLESS], ENDLESS),
-        ([1, 2], [0, 5], 0),
     ],
 )
 def test_a_mixture_ends_with_the_first_part_that_does(
@@ -92,6 +91,11 @@ def test_a_mixture_ends_with_the_first_part_that_does(
 def test_weights_that_cannot_be(weights: Any, message: str) -> None:
     with pytest.raises(errors.InvalidValueError, match=message):
         selections.mixture(weights, [5, 5])
+
+
+def test_a_part_without_elements_is_refused() -> None:
+    with pytest.raises(errors.InvalidValueError, match=r"dataset 0 of mix has no elements\. Leave"):
+        _ = selections.mixture([1, 2], [0, 5]).length
 
 
 @pytest.mark.parametrize("lengths", [(3, 4), (3, 0, 2), (0, 1), (5,)])

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import bz2
+import contextlib
 import glob
-import gzip
 import importlib
 import io
 import lzma
@@ -30,6 +30,9 @@ __all__ = [
 COMPRESSIONS = ("auto", None, "gzip", "zlib", "bz2", "xz", "zstd")
 
 _CHUNK = 1 << 20
+
+_GZIP = 16 + zlib.MAX_WBITS
+"""What zlib calls gzip's form."""
 
 _MAGIC = ((b"\x1f\x8b\x08", "gzip"), (b"\xfd7zXZ\x00", "xz"), (b"\x28\xb5\x2f\xfd", "zstd"))
 
@@ -175,13 +178,13 @@ def _decompressed(file: IO[bytes], path: str, compression: str | None) -> IO[byt
     if compression is None:
         return file
     if compression == "gzip":
-        opened = gzip.GzipFile(fileobj=file)
+        opened = _Inflated(file, _GZIP)
     elif compression == "bz2":
         opened = bz2.BZ2File(file)
     elif compression == "xz":
         opened = lzma.LZMAFile(file)  # noqa: SIM115
     elif compression == "zlib":
-        opened = _Inflated(file)
+        opened = _Inflated(file, zlib.MAX_WBITS)
     else:
         opened = _zstd(file, path)
     owning: Any = _Owning(opened, file)
@@ -233,15 +236,21 @@ def _sound(call: Callable[..., Any], *args: int) -> Any:
 
 
 class _Inflated:
-    """A zlib stream, as TFRecord files may be."""
+    """A gzip file, or a zlib stream, as TFRecord files may be.
 
-    def __init__(self, file: IO[bytes]) -> None:
+    What is sound comes before an error, and an error comes again: `gzip` of Python 3.12 and newer
+    loses what it has of a file that is cut off.
+    """
+
+    def __init__(self, file: IO[bytes], form: int) -> None:
         self._file = file
+        self._form = form
         self._start()
 
     def _start(self) -> None:
-        self._inflate = zlib.decompressobj()
-        self._ready = b""
+        self._inflate = zlib.decompressobj(self._form)
+        self._given = self._ready = b""
+        self._error: zlib.error | None = None
         self._at = 0
 
     def read(self, count: int) -> bytes:
@@ -259,14 +268,42 @@ class _Inflated:
 
     def _more(self) -> bytes:
         """Returns some bytes; none at the end."""
-        while not self._inflate.eof:
-            given = self._inflate.unconsumed_tail or self._file.read(_CHUNK)
-            if not given:
-                raise EOFError("the compressed stream ends before its end marker")
-            made = self._inflate.decompress(given, _CHUNK)
+        while not self._inflate.eof or self._begins_anew():
+            if self._error is not None:
+                raise zlib.error(*self._error.args)
+            given = self._inflate.unconsumed_tail or self._given or self._file.read(_CHUNK)
+            self._given = b""
+            made = self._inflated(given)
             if made:
                 return made
+            if not given:
+                raise EOFError("the compressed stream ends before its end marker")
         return b""
+
+    def _inflated(self, given: bytes) -> bytes:
+        """Returns what some bytes are, of damaged ones what comes before the damage."""
+        before = self._inflate.copy()
+        try:
+            return self._inflate.decompress(given, _CHUNK)
+        except zlib.error as error:
+            self._error = error
+        sound = []
+        with contextlib.suppress(zlib.error):
+            while made := before.decompress(given, 1):
+                given = before.unconsumed_tail
+                sound.append(made)
+        return b"".join(sound)
+
+    def _begins_anew(self) -> bool:
+        """Whether another member of a gzip file follows, behind zeros."""
+        if self._form != _GZIP:
+            return False
+        rest = self._inflate.unused_data.lstrip(b"\0")
+        while not rest and (given := self._file.read(_CHUNK)):
+            rest = given.lstrip(b"\0")
+        if rest:
+            self._inflate, self._given = zlib.decompressobj(_GZIP), rest
+        return bool(rest)
 
     def seek(self, offset: int, whence: int = 0) -> int:
         target = offset + (self._at if whence == 1 else 0)
