@@ -6,6 +6,7 @@ import functools
 import operator
 import os
 import sqlite3
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -70,9 +71,14 @@ def test_each_process_makes_and_closes_its_own(database: Path, kind: Any, worker
     ) as loader:
         found = np.concatenate(list(loader)).tolist()
     assert found == [10 * n for n in range(40)] * 2
-    lines = database.with_suffix(".log").read_text().split("\n")[:-1]
-    opened = [line.split()[1] for line in lines if line.startswith("open")]
-    closed = [line.split()[1] for line in lines if line.startswith("close")]
+    deadline = time.monotonic() + 30
+    while True:  # workers end after the loader has told them to
+        lines = database.with_suffix(".log").read_text().split("\n")[:-1]
+        opened = [line.split()[1] for line in lines if line.startswith("open")]
+        closed = [line.split()[1] for line in lines if line.startswith("close")]
+        if len(closed) == len(opened) or time.monotonic() > deadline:
+            break
+        time.sleep(0.02)
     # One worker may have done all the work.
     assert 1 + min(workers, 1) <= len(set(opened)) == len(opened) <= 1 + workers
     assert sorted(opened) == sorted(closed)
