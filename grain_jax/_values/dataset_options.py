@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import numbers
 from typing import Any
 
 from grain_jax._values import errors, notices, options
@@ -84,7 +83,13 @@ class DatasetOptions:
                 given.add(field.name)
         object.__setattr__(self, "_given", frozenset(given))
         for name in ("filter_warn_threshold_ratio", "filter_raise_threshold_ratio"):
-            _check_ratio(name, getattr(self, name))
+            if (ratio := getattr(self, name)) is not None:
+                options.check_fraction(
+                    name,
+                    ratio,
+                    also=", or be None for no check",
+                    hint="Write 0.9 for nine of ten elements.",
+                )
         options.check_count("min_shm_size", self.min_shm_size, minimum=0)
         if not isinstance(self.execution_tracking_mode, ExecutionTrackingMode):
             raise errors.InvalidTypeError(
@@ -107,16 +112,3 @@ class DatasetOptions:
         for one in (other, self):
             given |= {name: getattr(one, name) for name in one._given}
         return DatasetOptions(**given)
-
-
-def _check_ratio(name: str, value: Any) -> None:
-    if value is None:
-        return
-    text = (
-        f"{name} must lie between 0 and 1, or be None for no check, got {value!r}. Write 0.9 for "
-        "nine of ten elements."
-    )
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise errors.InvalidTypeError(text)
-    if not 0 <= float(value) <= 1:  # not a number is not, either
-        raise errors.InvalidValueError(text)

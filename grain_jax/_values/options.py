@@ -18,6 +18,7 @@ __all__ = [
     "ReadOptions",
     "check_any_seed",
     "check_count",
+    "check_fraction",
     "check_seed",
     "check_worker_count",
     "usable_cores",
@@ -43,6 +44,22 @@ def check_count(name: str, value: Any, *, minimum: int, hint: str = "") -> int:
     if value < minimum:
         raise errors.InvalidValueError(f"{name} must be at least {minimum}, got {value}.{tail}")
     return int(value)
+
+
+def check_fraction(name: str, value: Any, *, also: str = "", hint: str) -> None:
+    """Refuses what is no number from 0 to 1.
+
+    Args:
+      name: of the argument.
+      value: what was given.
+      also: what else it may be, for the message.
+      hint: what to write instead.
+    """
+    text = f"{name} must lie between 0 and 1{also}, got {value!r}. {hint}"
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise errors.InvalidTypeError(text)
+    if not 0 <= float(value) <= 1:  # not a number is not, either
+        raise errors.InvalidValueError(text)
 
 
 def check_seed(value: Any) -> int:
@@ -152,7 +169,8 @@ class ErrorPolicy:
         if self.max_count is not None:
             check_count("max_count", self.max_count, minimum=0, hint="None sets no limit.")
         if self.max_fraction is not None:
-            _check_fraction(self.max_fraction)
+            hint = "Write 0.01 for one record in a hundred."
+            check_fraction("max_fraction", self.max_fraction, hint=hint)
 
     @property
     def kinds(self) -> tuple[type[Exception], ...]:
@@ -234,17 +252,6 @@ def _check_names(name: str, value: Any) -> None:
         raise errors.InvalidTypeError(
             f"{name} must be a tuple of names, got {value!r}. Write {name}={hint}."
         )
-
-
-def _check_fraction(value: Any) -> None:
-    text = (
-        f"max_fraction must lie between 0 and 1, got {value!r}. Write 0.01 for one record in a "
-        "hundred."
-    )
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise errors.InvalidTypeError(text)
-    if not 0 <= float(value) <= 1:  # not a number is not, either
-        raise errors.InvalidValueError(text)
 
 
 def _check_seconds(name: str, value: Any) -> None:

@@ -334,6 +334,7 @@ def test_what_is_here_does_not_wait_for_what_may_never_come(count: int) -> None:
         assert list(iterator) == [18]
 
 
+@pytest.mark.timeout(20)
 def test_close_does_not_wait_for_a_source_that_blocks() -> None:
     for_ever = threading.Event()
 
@@ -343,9 +344,7 @@ def test_close_does_not_wait_for_a_source_that_blocks() -> None:
 
     iterator = iter(workers(from_iterable(stuck).map(thrice), 1))
     assert next(iterator) == 0
-    began = time.monotonic()
     iterator.close()
-    assert time.monotonic() - began < 20
     for_ever.set()
 
 

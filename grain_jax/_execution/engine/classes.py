@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import operator
 import sys
 import types
@@ -14,7 +13,7 @@ from typing import Any
 
 import cloudpickle
 
-from grain_jax._algebra import reach
+from grain_jax._algebra import reach, sentinels
 from grain_jax._algebra.mentions import mentions
 
 __all__ = ["arrange", "completed", "families", "reduce"]
@@ -43,7 +42,7 @@ def completed(kind: type, reduced: Any) -> Any:
     """
     home = _home(kind)
     if home is not None:
-        return _named, (home, kind.__qualname__)
+        return sentinels.named, (home, kind.__qualname__)
     if getattr(reduced[0], "__name__", "") != "_make_skeleton_class":
         return reduced  # of an enum, say, which is complete
     make, (metaclass, name, bases, given, *others), *rest = reduced
@@ -72,10 +71,6 @@ def _home(kind: type) -> str | None:
         if getattr(sys.modules.get(name), kind.__qualname__, None) is kind:
             return name
     return None
-
-
-def _named(module: str, name: str) -> Any:
-    return getattr(importlib.import_module(module), name)
 
 
 def _travels(kind: type) -> bool:
