@@ -9,7 +9,7 @@ from typing import Any
 from grain_jax._algebra import copies
 from grain_jax._algebra.running import Skip
 from grain_jax._execution.inline import Bundle, Outputs
-from grain_jax._execution.parents import Around
+from grain_jax._execution.parents import Around, Through
 from grain_jax._execution.runs import END, Held, Run, Stream
 
 __all__ = ["Caches", "Memory"]
@@ -103,45 +103,23 @@ class _Places(Around):
         return super().measures(which, self._first + begin, self._first + end)
 
 
-class _Remembering:
+class _Remembering(Through):
     """A stream whose elements are remembered as they come."""
 
     def __init__(self, stream: Stream, memory: Memory, put: Put | None) -> None:
-        self._stream = stream
+        super().__init__(stream)
         self._memory = memory
         self._put = put
 
-    @property
-    def left_over(self) -> list[Skip]:
-        """Records that were left out after the last element; read at the end."""
-        return self._stream.left_over
-
-    @left_over.setter
-    def left_over(self, skips: list[Skip]) -> None:
-        self._stream.left_over = skips
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether an element is here."""
-        return self._stream.is_ready
-
-    def advance(self) -> None:
-        """Gets work going."""
-        self._stream.advance()
-
-    def close(self) -> None:
-        """Gives up what nobody will pull."""
-        self._stream.close()
-
     def pull(self, most: int, block: bool) -> Any:
         """Returns a run, PENDING or END."""
-        run = self._stream.pull(most, block)
+        run = super().pull(most, block)
         if isinstance(run, Run):
             kept = _Kept(run, self._put)
             self._memory.runs.append(kept)
             return kept.run()
         if run is END:
-            self._memory.skips = list(self._stream.left_over)
+            self._memory.skips = list(self.left_over)
             self._memory.is_whole = True
         return run
 

@@ -20,6 +20,7 @@ from grain_jax._execution.engine import culprit
 from grain_jax._execution.engine.wire import UnsendableError
 from grain_jax._execution.farewell import call_within
 from grain_jax._execution.inline import Outputs
+from grain_jax._execution.parents import Around, Through
 from grain_jax._execution.runs import END, PENDING, Cursor, Held, Run, Whereabouts
 from grain_jax._values import errors, faults
 from grain_jax._values.trees import IMMUTABLE_TYPES
@@ -231,37 +232,12 @@ class Own:
             self._run.buffer_size = 2 * self._most
 
 
-class Plain:
+class Plain(Through):
     """Elements that pass a stage without steps, which costs nobody a task."""
-
-    def __init__(self, stream: Own) -> None:
-        self._stream = stream
-
-    @property
-    def left_over(self) -> list[Skip]:
-        """Nothing is ever left out."""
-        return self._stream.left_over
-
-    @left_over.setter
-    def left_over(self, skips: list[Skip]) -> None:
-        self._stream.left_over = skips
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether an element is here."""
-        return self._stream.is_ready
-
-    def advance(self) -> None:
-        """Has the stream read on."""
-        self._stream.advance()
-
-    def close(self) -> None:
-        """Closes the stream."""
-        self._stream.close()
 
     def pull(self, most: int, block: bool) -> Any:
         """Returns a run, PENDING or END."""
-        run = self._stream.pull(most, block)
+        run = super().pull(most, block)
         if isinstance(run, Run):
             run.places = _Passed(run.places)
         return run
@@ -285,17 +261,11 @@ class _Elements:
         return list(range(self._first + begin, self._first + end)), None, None
 
 
-class _Passed:
+class _Passed(Around):
     """The same behind a stage."""
 
-    def __init__(self, places: _Elements) -> None:
-        self._places = places
-        self.skips = places.skips
-        self.origin = places.origin
-        self.whereabouts = places.whereabouts
-
     def cursor(self, row: int) -> Cursor:
-        cursor = self._places.cursor(row)
+        cursor = super().cursor(row)
         return ((cursor,), (cursor[0],), 0), 0
 
 

@@ -7,15 +7,14 @@ each of them stands is only worked out for those that somebody asks about.
 from __future__ import annotations
 
 import itertools
-import operator
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from grain_jax._algebra.groupings.base import Schedule
-from grain_jax._algebra.running import Skip
+from grain_jax._execution.joined_runs import Joined, rows_of
 from grain_jax._execution.parents import Later, Parents, Place
-from grain_jax._execution.runs import END, PENDING, Cursor, Run, Stream, Whereabouts
+from grain_jax._execution.runs import END, PENDING, Cursor, Run, Stream
 from grain_jax._values.faults import without_frames
 
 __all__ = ["Merged"]
@@ -163,17 +162,14 @@ class Merged(Parents):
         return END
 
 
-class _Window:
-    """Elements of several parents, and their places; rows are counted from 0.
+class _Window(Joined):
+    """Elements of several parents.
 
     Args:
       numbers: of each element, its parent.
       runs: of each parent, the elements.
       before: cursors of all parents before the first element.
       kept: the schedule's own numbers behind each element.
-
-    Attributes:
-      skips: by row, the records that were left out since the element before.
     """
 
     def __init__(
@@ -183,33 +179,11 @@ class _Window:
         before: tuple[Cursor, ...],
         kept: Sequence[tuple[int, ...]],
     ) -> None:
+        given = {number: rows_of(found) for number, found in runs.items()}
+        super().__init__(next(given[number]) for number in numbers)
         self._numbers = numbers
         self._before = before
         self._kept = kept
-        given = {number: _rows(found) for number, found in runs.items()}
-        self._rows = [next(given[number]) for number in numbers]
-        self.skips: dict[int, tuple[Skip, ...]] = {}
-        if any(run.places.skips for found in runs.values() for run in found):
-            for row, (run, inner) in enumerate(self._rows):
-                if skips := run.places.skips.get(inner):
-                    self.skips[row] = skips
-
-    def __getitem__(self, row: int) -> Any:
-        run, inner = self._rows[row]
-        return run.held[inner]
-
-    def inputs(self, begin: int, end: int) -> list[tuple[Any, Sequence[int]]]:
-        """Returns results of tasks, and the rows in them."""
-        return [
-            pair
-            for run, first, last in _stretches(self._rows[begin:end])
-            for pair in run.held.inputs(first, last + 1)
-        ]
-
-    def origin(self, row: int) -> Any:
-        """Returns the payload of the task that made an element."""
-        run, inner = self._rows[row]
-        return run.places.origin(inner)
 
     def cursor(self, row: int) -> Cursor:
         """Returns where to go on after an element."""
@@ -218,50 +192,3 @@ class _Window:
         for number, (run, inner) in last.items():
             cursors[number] = run.places.cursor(inner)
         return (tuple(cursors), self._kept[row], 0), 0
-
-    def whereabouts(self, begin: int, end: int) -> Whereabouts:
-        """Returns those of some elements."""
-        count = end - begin
-        positions, outputs, rngs = [0] * count, None, None
-        for run, first, last, rows in self._by_run(begin, end):
-            where, numbers, generators = run.places.whereabouts(first, last + 1)
-            for row, position in zip(rows, where, strict=True):
-                positions[row] = position
-            if numbers is not None:
-                outputs = outputs or [0] * count
-                for row, number in zip(rows, numbers, strict=True):
-                    outputs[row] = number
-            if generators is not None:
-                rngs = rngs or [None] * count
-                for row, generator in zip(rows, generators, strict=True):
-                    rngs[row] = generator
-        return positions, outputs, rngs
-
-    def measures(self, which: int, begin: int, end: int) -> Sequence[Any]:
-        """Returns what a grouping behind has to know of some elements, the nearest being 0."""
-        found: list[Any] = [None] * (end - begin)
-        for run, first, last, rows in self._by_run(begin, end):
-            measured = run.places.measures(which, first, last + 1)
-            for row, value in zip(rows, measured, strict=True):
-                found[row] = value
-        return found
-
-    def _by_run(self, begin: int, end: int) -> Iterator[tuple[Run, int, int, list[int]]]:
-        """Yields each run with the first and the last of its elements here, and their rows."""
-        rows: dict[int, list[int]] = {}
-        for row, (run, _) in enumerate(self._rows[begin:end]):
-            rows.setdefault(id(run), []).append(row)
-        for here in rows.values():
-            run, first = self._rows[begin + here[0]]
-            yield run, first, first + len(here) - 1, here
-
-
-def _rows(runs: Sequence[Run]) -> Iterator[tuple[Run, int]]:
-    return ((run, row) for run in runs for row in range(run.begin, run.end))
-
-
-def _stretches(rows: Sequence[tuple[Run, int]]) -> Iterator[tuple[Run, int, int]]:
-    """Yields neighbours of one run: the run, the first of them and the last."""
-    for run, found in itertools.groupby(rows, key=operator.itemgetter(0)):
-        inner = [row for _, row in found]
-        yield run, inner[0], inner[-1]

@@ -10,7 +10,7 @@ from grain_jax._algebra.groupings.base import EPOCH
 from grain_jax._algebra.running import Skip
 from grain_jax._execution.runs import Cursor, Run, Stream, Whereabouts
 
-__all__ = ["Around", "Later", "Parents", "Part", "Place", "skips_of"]
+__all__ = ["Around", "Later", "Parents", "Part", "Place", "Through", "skips_of"]
 
 Place = tuple[tuple[Cursor, ...], tuple[int, ...], int]
 """Cursors of the parents, the grouping's own numbers, and how many groups since."""
@@ -190,21 +190,15 @@ class Around:
         return found
 
 
-class Part:
-    """A stream that is one of several of which elements are grouped.
-
-    Positions tell records apart, so that position p of part k of n becomes n p + k.
+class Through:
+    """A stream whose outputs are those of another one; a subclass says what it makes of the runs.
 
     Args:
-      stream: which.
-      number: k.
-      several: n.
+      stream: the other one.
     """
 
-    def __init__(self, stream: Stream, number: int, several: int) -> None:
+    def __init__(self, stream: Stream) -> None:
         self._stream = stream
-        self._number = number
-        self._several = several
 
     @property
     def left_over(self) -> list[Skip]:
@@ -230,7 +224,28 @@ class Part:
 
     def pull(self, most: int, block: bool) -> Any:
         """Returns a run of at most so many outputs, PENDING or END."""
-        run = self._stream.pull(most, block)
+        return self._stream.pull(most, block)
+
+
+class Part(Through):
+    """A stream that is one of several of which elements are grouped.
+
+    Positions tell records apart, so that position p of part k of n becomes n p + k.
+
+    Args:
+      stream: which.
+      number: k.
+      several: n.
+    """
+
+    def __init__(self, stream: Stream, number: int, several: int) -> None:
+        super().__init__(stream)
+        self._number = number
+        self._several = several
+
+    def pull(self, most: int, block: bool) -> Any:
+        """Returns a run of at most so many outputs, PENDING or END."""
+        run = super().pull(most, block)
         if isinstance(run, Run):
             run.places = _Renumbered(run.places, self._number, self._several)
         return run
