@@ -11,6 +11,7 @@ from grain_jax._datasets.plan import Root
 from grain_jax._datasets.program import Outcome
 from grain_jax._datasets.schedule import Lane, Span
 from grain_jax._execution.runs import END, Whereabouts
+from grain_jax._values.options import ReadOptions
 
 __all__ = ["MOST_UNITS", "QUICK_SECONDS", "Records"]
 
@@ -80,6 +81,8 @@ class Records:
         if is_eager:
             self._most = MOST_UNITS if wanted == 1 else min(self._most * MOST_UNITS, _MOST_SIFTED)
         self._units = 1
+        reading = getattr(root, "read_options", ReadOptions())
+        self._reads_together = root.reads_at_once or reading.num_threads != 0
         self.left_over: list[Skip] = []
 
     def next(self, block: bool) -> Any:
@@ -101,7 +104,8 @@ class Records:
 
     def learn(self, outcome: Outcome) -> None:
         """Doubles the stretches while they are quick, or gain by waiting for several records."""
-        waits = outcome.waited > outcome.seconds / 2
+        # Where records are read one after the other, it was another process that went on instead.
+        waits = self._reads_together and outcome.waited > outcome.seconds / 2
         limit = _PATIENCE_SECONDS if waits else QUICK_SECONDS
         most = self._most
         if waits:

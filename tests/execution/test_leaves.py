@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import grain_jax as grain
 from grain_jax._algebra import sources
 from grain_jax._datasets import nodes, roots, schedule
 from grain_jax._datasets.program import Outcome
@@ -50,6 +51,15 @@ def test_tasks_grow_to(
     assert grown[0] == 1
     assert grown == sorted(grown)
     assert grown[-1] == largest
+
+
+def test_records_that_one_thread_reads_do_not_gain_by_waiting_together() -> None:
+    options = grain.ReadOptions(num_threads=0)
+    root = roots.NodeRoot(nodes.SourceNode(sources.adapt(range(100))), options)
+    head = Records(root, schedule.lane(100), 0, False)
+    for _ in range(5):
+        assert head.next(False).units == 1
+        head.learn(Outcome(*WAITED, 1))
 
 
 def test_a_task_that_takes_too_long_makes_the_next_ones_smaller() -> None:

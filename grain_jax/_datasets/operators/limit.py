@@ -71,7 +71,10 @@ class _Limiting(Grouper):
 
 
 class LimitIterDataset(IterDataset[T]):
-    """The first elements of a stream; what comes after them is not asked for.
+    """The first elements of a stream; what comes after them is not handed out, nor its errors.
+
+    In this process and with `ReadOptions(num_threads=0)` nothing is done for what comes after
+    them. Workers, and steps whose records reading threads are waited for, may be ahead by some.
 
     Args:
       parent: the stream.
