@@ -4,6 +4,7 @@ A plan comes in, and elements go out, each with the cursor behind it:
 
     iterator.py, positioned.py   the iterator that a user has: lock, state, owner
     pipeline.py    runs a plan from a position: executors, streams, where it stands
+    cuts.py        a plan as an iterator runs it, and what is known of it before it runs
     layout.py      how positions are dealt out over shards and lanes
     virtual.py     over how many shards that count for themselves, and what cannot be dealt out
     forms.py       how cursors are nested; the cursor of the start

@@ -11,19 +11,10 @@ from typing import Any
 
 from grain_jax._algebra.running import Skip
 from grain_jax._datasets import iterators
-from grain_jax._datasets.plan import Branch, Plan, Upstream, has_positions
-from grain_jax._datasets.program import GapError, Program
+from grain_jax._datasets.plan import Branch, Plan, has_positions
+from grain_jax._datasets.program import GapError
 from grain_jax._datasets.stages import Stage
-from grain_jax._execution import (
-    building,
-    forms,
-    generators,
-    inline,
-    sieves,
-    skips,
-    snapshots,
-    workers,
-)
+from grain_jax._execution import building, cuts, forms, generators, inline, skips, workers
 from grain_jax._execution.caching import Caches
 from grain_jax._execution.iterables import Own
 from grain_jax._execution.layout import Layout, Position
@@ -52,18 +43,7 @@ class Pipeline:
         self.layout = layout
         self.plan = plan
         self._setup = setup
-        # What the user changes from now on is for the next iteration.
-        frozen = snapshots.of_plan(plan)
-        self._leaves = frozen.leaves()
-        # Samplers are asked in this process, and are no copies.
-        self._dense = frozen.branch().beside(plan)
-        self._loose = frozen.branch(gaps=True).beside(plan)
-        branches = [branch for tree in (self._dense, self._loose) for branch in tree.walk()]
-        self._all = [stage for branch in branches for stage in branch.stages]
-        for number, stage in enumerate(self._all):
-            stage.number = number
-            stage.watched = stage.may_drop and sieves.watches(plan.options)
-        self._program = Program(frozen, self._all)
+        self.cuts = cuts.Cuts(plan, setup)
         self._executors: tuple[inline.Executor, inline.Executor] | None = None
         self._stream: Stream | None = None
         self._gatherings: MutableMapping[Parents, str] = {}
@@ -123,7 +103,7 @@ class Pipeline:
 
     def branch_of(self, position: Position) -> Branch:
         """Returns how the pipeline is cut from a position on."""
-        return self._loose if position.has_gaps else self._dense
+        return self.cuts.of(position.has_gaps)
 
     @property
     def is_elastic(self) -> bool:
@@ -132,50 +112,7 @@ class Pipeline:
 
     def would_be_elastic(self, layout: Layout) -> bool:
         """Whether a position is one number for all shards, before any surprise."""
-        return has_positions(self.plan.root) and layout.is_elastic(self._dense.stages)
-
-    def draws(self) -> str:
-        """Returns what may draw from the process-wide generators here; empty if nothing may."""
-        away = self._is_away
-        found = [
-            title
-            for stage in self._all
-            if stage.seeded and (stage.local or not away)
-            for title in stage.drawing
-        ]
-        for asked, root in zip(self.plan.leaves(), self._leaves, strict=True):
-            if has_positions(asked) and has_positions(root):
-                found.append(asked.asks or ("" if away else root.draws))
-        return next(filter(None, found), "")
-
-    @property
-    def is_fresh(self) -> bool:
-        """Whether nobody has a hold on the memory of an element before it is delivered.
-
-        What comes from workers lies in a slot of its own; here it may have passed through code of
-        the user's, which may have kept it.
-        """
-        if self.plan.is_fresh:
-            return True
-        last = self._dense.stages[-1]
-        # As it is, an element of the user's own iterable may come by.
-        passes = last.is_idle and not all(map(has_positions, self._leaves))
-        return self._is_away and self.plan.local_from is None and not passes
-
-    @property
-    def _is_away(self) -> bool:
-        """Whether worker processes do the work, but for what has to be done here."""
-        asked = self._setup.options.num_workers > 0 and workers.supported()
-        return asked and self._has_work
-
-    @property
-    def _has_work(self) -> bool:
-        """Whether there is any that workers can do: iterables of the user's are read here."""
-        return any(
-            not stage.local and not (stage.is_idle and isinstance(stage.origin, Upstream))
-            for branch in self._dense.walk()
-            for stage in (*([] if branch.first is None else [branch.first]), *branch.behind)
-        )
+        return has_positions(self.plan.root) and layout.is_elastic(self.cuts.dense.stages)
 
     def batch_rows(self) -> tuple[tuple[int, ...], int | None] | None:
         """Returns rows of a full batch and of the last one here; see `Layout.batch_rows`."""
@@ -194,7 +131,7 @@ class Pipeline:
         if not stage.may_leave_rest:
             return
         if rule == "drop" or (rule == "pad" and stage.nest is not None):
-            for branch in (self._dense, self._loose):
+            for branch in (self.cuts.dense, self.cuts.loose):
                 branch.stages[-1].rest = rule
             self._forget()
             self._end()
@@ -353,7 +290,7 @@ class Pipeline:
 
         There the first stage is cut in two, before the step that counts.
         """
-        position, unit = self.position, self._dense.stages[0].unit
+        position, unit = self.position, self.cuts.dense.stages[0].unit
 
         def loosened(cursor: Cursor) -> Cursor:
             place, since = cursor
@@ -380,9 +317,9 @@ class Pipeline:
         """Makes the executors once, and the stream wherever the position says."""
         if self._executors is None:
             ignored = self._setup.options.ignore_globals
-            generators.check(self._leaves, self._all, self._is_away, ignored)
-            here: inline.Executor = inline.Inline(self._program, self._ahead())
-            away = workers.executor(self._program, self._setup) if self._is_remote() else here
+            generators.check(self.cuts.leaves, self.cuts.stages, self.cuts.is_away, ignored)
+            here: inline.Executor = inline.Inline(self.cuts.program, self._ahead())
+            away = workers.executor(self.cuts.program, self._setup) if self._is_remote() else here
             if away is not here:
                 self._caches = Caches()  # inputs of tasks are those of one set of workers
             with self._lock:
@@ -396,7 +333,7 @@ class Pipeline:
 
     def _ahead(self) -> int:
         """Returns for how many units records are read ahead in this process, if the user asks."""
-        reading = getattr(self._leaves[0], "read_options", options.ReadOptions())
+        reading = getattr(self.cuts.leaves[0], "read_options", options.ReadOptions())
         if self._setup.options.num_workers or not reading.num_threads:
             return 0
         if reading.prefetch_buffer_size is None:
@@ -404,7 +341,7 @@ class Pipeline:
         return -(-reading.prefetch_buffer_size // self.stages[0].unit)
 
     def _is_remote(self) -> bool:
-        if self._setup.options.num_workers and not self._has_work:
+        if self._setup.options.num_workers and not self.cuts.has_work:
             warnings.warn(
                 "nothing stands between the iterable that is read in this process and "
                 "mp_prefetch, so that there is no work for workers, and none are started. Write "
@@ -426,7 +363,7 @@ class Pipeline:
         self._gatherings, self._owns = builder.gatherings, builder.owns
         builder.caches = self._caches
         # What draws here is seeded for its elements, and the iterable may draw, too.
-        builder.is_ahead = not any(stage.local and stage.seeded for stage in self._all)
+        builder.is_ahead = not any(stage.local and stage.seeded for stage in self.cuts.stages)
         return builder.whole(self.cursor(position))
 
     def _overdue(self, begin: int) -> Callable[[int, int, Skip], None] | None:

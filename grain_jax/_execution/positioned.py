@@ -176,11 +176,11 @@ class Positioned(
 
     def _draws(self) -> str:
         """Returns what may draw in this process; see `Owned.draws`."""
-        return self._pipeline.draws()
+        return self._pipeline.cuts.draws()
 
     def _is_fresh(self) -> bool:
         """Whether nobody but who calls `_next` has a hold on the memory of what it returns."""
-        return self._pipeline.is_fresh
+        return self._pipeline.cuts.is_fresh
 
     def _hand_over(self, owner: ownership.Owner) -> ownership.Owned:
         ownership.refuse_owned(self, self._owner)
