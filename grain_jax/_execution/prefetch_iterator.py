@@ -6,10 +6,10 @@ import copy
 import os
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, Self, TypeAlias, TypeVar
 
+from grain_jax._execution import roles
 from grain_jax._execution.ahead import RunAhead, refuse_in_fork
 from grain_jax._execution.farewell import Once, call_within
 from grain_jax._execution.here import RunHere
@@ -58,7 +58,7 @@ class PrefetchIterator(Closing, StatefulCheckpointable, Generic[T]):
     ) -> None:
         iterator = _iterate(source)
         self._iterator = iterator
-        self._answering = _Answering(self)
+        self._answering = roles.Answering(self)
         self._upstream = take_over(iterator, self._answering)
         self._is_fresh = self._upstream.is_fresh
         self._convert = convert
@@ -218,7 +218,7 @@ class PrefetchIterator(Closing, StatefulCheckpointable, Generic[T]):
         refuse_owned(self, self._owner)
         self._check()
         self._owner = owner
-        return _Held(self)
+        return roles.Held(self)
 
     def _next(self) -> T:
         with self._lock:
@@ -355,55 +355,6 @@ class _UnlessClosed:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None and issubclass(kind, Exception):
             self._check()
-
-
-class _Answering:
-    """Answers for the position of the source, which it refers to as little as to the iterator.
-
-    The source refers to this, and would otherwise be part of a cycle that only a collection ends.
-    """
-
-    def __init__(self, outer: PrefetchIterator[Any]) -> None:
-        self.state: Any = NOWHERE
-        self._outer = weakref.ref(outer)
-
-    def get_state(self, own: Callable[[], Any]) -> Any:
-        outer = self._outer()
-        if outer is not None and outer._owner is not None:
-            return outer._decode(outer._owner.get_state(outer._own_state))
-        return copy.deepcopy(own() if self.state is NOWHERE else self.state)
-
-    def set_state(self, state: Any) -> None:
-        self._living().set_state(state)
-
-    def start_prefetch(self) -> None:
-        self._living().start_prefetch()
-
-    def _living(self) -> PrefetchIterator[Any]:
-        outer = self._outer()
-        if outer is None:
-            raise ClosedError("the iterator that this one was given to is gone. Make both anew.")
-        return outer
-
-
-class _Held:
-    """An `PrefetchIterator` in the hands of its own owner."""
-
-    def __init__(self, iterator: PrefetchIterator[Any]) -> None:
-        self._iterator = iterator
-        self.has_state = iterator._upstream.has_state
-        self.draws = iterator._upstream.draws
-        self.is_fresh = iterator._is_fresh
-        self.next = iterator._next
-        self.close = iterator.close
-
-    def state(self) -> Any:
-        iterator = self._iterator
-        return iterator._encode(iterator._position())
-
-    def set_state(self, state: Any) -> None:
-        with self._iterator._lock:
-            self._iterator._move_to(state)
 
 
 def known_length(source: Any) -> int | None:
