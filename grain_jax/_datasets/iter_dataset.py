@@ -19,6 +19,7 @@ from grain_jax._algebra.groupings import mix as mixes
 from grain_jax._algebra.groupings.base import Grouping
 from grain_jax._algebra.groups import GroupStep
 from grain_jax._datasets import iterables, iterators, merges, methods, shards
+from grain_jax._datasets.description import Description
 from grain_jax._datasets.plan import Grouped, Plan, Root, Upstream
 from grain_jax._values import dataset_options, errors, options
 
@@ -27,44 +28,6 @@ __all__ = ["IterDataset", "plan_of", "stream_of"]
 T = TypeVar("T", covariant=True)
 
 _HINT = "ds.to_iter_dataset() for a MapDataset"
-
-
-@dataclasses.dataclass(frozen=True)
-class _Description:
-    """What an IterDataset is made of.
-
-    Attributes:
-      root: where elements come from.
-      steps: what is done with them.
-      seed: for random steps to come.
-      randoms: random steps so far, over the whole pipeline.
-      numbered: steps so far, over the whole pipeline.
-      remote: how many of `steps` worker processes run; None for none.
-      setup: how they do it.
-      below: how workers run the streams that the root is made of.
-      shards: how the records of all of the pipeline are dealt out over processes.
-      options: what holds for all transformations.
-      ahead: how many elements a thread makes ahead; 0 without one.
-    """
-
-    root: Root | Upstream | Grouped
-    steps: tuple[steps.Step, ...] = ()
-    seed: int | None = None
-    randoms: int = 0
-    numbered: int = 0
-    remote: int | None = None
-    setup: iterators.Setup = dataclasses.field(default_factory=iterators.Setup)
-    below: tuple[iterators.Setup, ...] = ()
-    shards: shards.Shards | None = None
-    options: dataset_options.DatasetOptions = dataclasses.field(
-        default_factory=dataset_options.DatasetOptions
-    )
-    ahead: int = 0
-
-    @property
-    def setups(self) -> tuple[iterators.Setup, ...]:
-        """How workers run all of the pipeline; empty if none do."""
-        return self.below if self.remote is None else (self.setup, *self.below)
 
 
 class IterDataset(methods.StreamMethods, Generic[T]):
@@ -80,13 +43,13 @@ class IterDataset(methods.StreamMethods, Generic[T]):
     """
 
     _parents: tuple[Any, ...] = ()
-    _description: _Description
+    _description: Description
     _text: str
 
     def __new__(cls, *args: Any, **kwargs: Any) -> IterDataset[Any]:
         # Here, since a subclass may leave out `super().__init__()`.
         result = super().__new__(cls)
-        result._description, result._text = _Description(Upstream(result)), f"{cls.__name__}()"
+        result._description, result._text = Description(Upstream(result)), f"{cls.__name__}()"
         return result
 
     def __init__(self, parents: Any = ()) -> None:
@@ -116,9 +79,7 @@ class IterDataset(methods.StreamMethods, Generic[T]):
 
     def _run(self, epoch: tuple[int, int] | None) -> iterators.DatasetIterator[T]:
         """Returns an iterator over the positions of one epoch; None: over all."""
-        setup = _together(self._description.setups) or self._description.setup
-        setup = dataclasses.replace(setup, ahead=self._description.ahead, epoch=epoch)
-        return iterators.run(plan_of(self), setup)
+        return iterators.run(plan_of(self), self._description.whole_setup(epoch))
 
     @property
     def _is_custom(self) -> bool:
@@ -157,7 +118,7 @@ class IterDataset(methods.StreamMethods, Generic[T]):
         numbered = max(about.numbered for about in abouts)
         title = f"step {numbered + 1}: {text}"
         step = None if make is None else GroupStep(make, title, function, is_fresh)
-        self._description = _Description(
+        self._description = Description(
             Grouped(tuple(map(plan_of, parents)), grouping, step, title),
             seed=next((about.seed for about in abouts if about.seed is not None), None),
             randoms=max(about.randoms for about in abouts),
@@ -199,7 +160,7 @@ class IterDataset(methods.StreamMethods, Generic[T]):
         """
         made = iterables.Made(factory)
         result: IterDataset[Any] = IterDataset()
-        result._description, result._text = _Description(Upstream(made, rereads=True)), made.title
+        result._description, result._text = Description(Upstream(made, rereads=True)), made.title
         return result
 
     @staticmethod
@@ -273,11 +234,7 @@ class IterDataset(methods.StreamMethods, Generic[T]):
         Raises:
           InvalidValueError: if there is no seed.
         """
-        seed = self._description.seed if seed is None else options.check_any_seed(seed)
-        if seed is None:
-            raise errors.InvalidValueError(
-                "random_map needs a seed. Write `ds.seed(...)` before it, or pass seed=...."
-            )
+        seed = methods.random_seed("random_map", seed, self._description.seed)
         return self._with("random_map", transform, seed)
 
     def map_with_index(
@@ -385,7 +342,7 @@ def stream_of(
       randoms: how many of them are random.
     """
     result: IterDataset[Any] = IterDataset(parents)
-    result._description = _Description(root, seed=seed, randoms=randoms, numbered=steps)
+    result._description = Description(root, seed=seed, randoms=randoms, numbered=steps)
     if parents:
         result._text = f"{parents[0]!r}.to_iter_dataset()"
     return result
@@ -393,39 +350,7 @@ def stream_of(
 
 def plan_of(dataset: IterDataset[Any]) -> Plan:
     """Returns the pipeline of a dataset as data."""
-    about = dataset._description
-    skips = (_together(about.setups) or about.setup).options.skips
-    return Plan(
-        about.root,
-        list(about.steps),
-        about.remote,
-        about.seed or 0,
-        skips,
-        about.shards,
-        about.options,
-    )
-
-
-def _together(setups: Sequence[iterators.Setup]) -> iterators.Setup | None:
-    """Returns how one set of workers runs all of a tree: as many as the largest one asked for.
-
-    Raises:
-      InvalidValueError: if anything else differs.
-    """
-    if not setups:
-        return None
-    most = max(setup.options.num_workers for setup in setups)
-    first, *others = (dataclasses.replace(one.options, num_workers=most) for one in setups)
-    for other in others:
-        for field in dataclasses.fields(first):
-            values = [getattr(one, field.name) for one in (first, other)]
-            if values[0] != values[1]:
-                raise errors.InvalidValueError(
-                    f"one set of workers runs all of this dataset, and its mp_prefetch have "
-                    f"{field.name}={values[0]!r} and {values[1]!r}. Give them the same, or write "
-                    "mp_prefetch once, at the end."
-                )
-    return iterators.Setup(first, sequential=any(setup.sequential for setup in setups))
+    return dataset._description.plan()
 
 
 def _checked(given: options.MultiprocessingOptions | None) -> options.MultiprocessingOptions:

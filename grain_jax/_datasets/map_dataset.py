@@ -250,7 +250,8 @@ class MapDataset(methods.MapMethods, Generic[T]):
         Raises:
           InvalidValueError: if there is no seed.
         """
-        return self._with("random_map", transform, seed=self._random_seed("random_map", seed))
+        seed = methods.random_seed("random_map", seed, self._seed)
+        return self._with("random_map", transform, seed)
 
     def map_with_index(
         self, transform: transforms.MapWithIndex | Callable[[int, T], Any]
@@ -331,19 +332,7 @@ class MapDataset(methods.MapMethods, Generic[T]):
           >>> list(MapDataset.range(10, 20).slice([3, -1, 3]))
           [13, 19, 13]
         """
-        index_map: index_maps.IndexMap
-        if isinstance(sl, builtins.slice):
-            chosen = builtins.range(len(self))[sl]
-            text = f"slice({chosen.start}, {chosen.stop}, {chosen.step})"
-            index_map = index_maps.Slice(chosen, len(self))
-        elif isinstance(sl, (Sequence, np.ndarray, MapDataset)) and not isinstance(sl, str | bytes):
-            index_map = subsets.picked(sl, len(self))
-            text = f"slice({index_map.length} indices)"
-        else:
-            raise errors.InvalidTypeError(
-                f"slice takes a slice or a list of indices, got {sl!r}. Write "
-                "ds.slice(slice(start, stop)), ds[start:stop] or ds.slice([3, 1])."
-            )
+        index_map, text = subsets.index_map_of(sl, len(self))
         return self._then(nodes.IndexNode(subsets.closed(self._node), index_map), text)
 
     def repeat(
@@ -399,15 +388,6 @@ class MapDataset(methods.MapMethods, Generic[T]):
 
     def _reordered(self, index_map: index_maps.IndexMap, text: str) -> MapDataset[T]:
         return self._then(nodes.IndexNode(self._node, index_map), text)
-
-    def _random_seed(self, what: str, seed: int | None) -> int:
-        if seed is not None:
-            return options.check_any_seed(seed)
-        if self._seed is None:
-            raise errors.InvalidValueError(
-                f"{what} needs a seed. Write `ds.seed(...)` before it, or pass seed=...."
-            )
-        return self._seed
 
 
 def _merged(

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import dataclasses
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from grain_jax._algebra import index_maps
-from grain_jax._datasets import merges, nodes
+from grain_jax._datasets import merges, methods, nodes
 from grain_jax._values import errors
 
-__all__ = ["closed", "picked", "times_sliced"]
+__all__ = ["closed", "index_map_of", "times_sliced"]
 
 _SHUFFLES = (index_maps.Shuffle, index_maps.WindowShuffle)
 
@@ -50,18 +51,33 @@ def closed(node: nodes.Node, epochs: int = 1) -> nodes.Node:
     return node
 
 
-def picked(given: Any, length: int) -> index_maps.Picks:
-    """Returns the index map of a list of indices.
+def index_map_of(given: Any, length: int) -> tuple[index_maps.IndexMap, str]:
+    """Returns the index map of what a user gave for a slice, and what messages call the slice.
 
     Args:
-      given: what the user gave: whole numbers, or a dataset of them; negative ones count from the
-        end.
-      length: of the dataset that they are indices of.
+      given: a `slice`, or a list, an array or a dataset of indices.
+      length: of the dataset that is sliced.
 
     Raises:
-      InvalidTypeError: for what is no list of whole numbers.
+      InvalidTypeError: for anything else.
       OutOfRangeError: for an index of no element.
     """
+    if isinstance(given, slice):
+        chosen = range(length)[given]
+        text = f"slice({chosen.start}, {chosen.stop}, {chosen.step})"
+        return index_maps.Slice(chosen, length), text
+    is_list = isinstance(given, (Sequence, np.ndarray, methods.MapMethods))
+    if not is_list or isinstance(given, str | bytes):
+        raise errors.InvalidTypeError(
+            f"slice takes a slice or a list of indices, got {given!r}. Write "
+            "ds.slice(slice(start, stop)), ds[start:stop] or ds.slice([3, 1])."
+        )
+    picks = _picked(given, length)
+    return picks, f"slice({picks.length} indices)"
+
+
+def _picked(given: Any, length: int) -> index_maps.Picks:
+    """Returns the index map of a list of indices; negative ones count from the end."""
     if len(given) == index_maps.ENDLESS:
         raise errors.InvalidValueError(
             f"slice takes a dataset of indices that has an end, got {given!r}. Write repeat() "
