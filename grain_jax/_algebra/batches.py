@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
-from grain_jax._algebra import running, stacking
+from grain_jax._algebra import running, stacking, traits
 from grain_jax._algebra.blocks import Block
 from grain_jax._values import faults, progress
 
@@ -14,7 +14,7 @@ __all__ = ["BatchStep"]
 
 
 @dataclasses.dataclass
-class BatchStep:
+class BatchStep(traits.Traits):
     """Groups `size` consecutive elements; the last group of a block may be smaller.
 
     Attributes:
@@ -30,10 +30,17 @@ class BatchStep:
     title: str
     allocate: stacking.Allocate | None = None
 
-    counts: ClassVar[running.Counts] = "groups"
-    is_random: ClassVar[bool] = False
-    needs_ordinal: ClassVar[bool] = False
-    keeps_key: ClassVar[bool] = False
+    counts = "groups"
+    keeps_key = False
+
+    @property
+    def batching(self) -> traits.Batching:  # type: ignore[override]
+        """How it makes batches."""
+        return traits.Batching(self.size, self.drop, self.function is None)
+
+    def placed(self, allocate: stacking.Allocate) -> BatchStep:
+        """Returns the step, with `allocate` for the memory of what it stacks."""
+        return dataclasses.replace(self, allocate=allocate)
 
     def __call__(self, block: Block, failures: running.Failures | None = None) -> Block:
         batches: list[Any] = []

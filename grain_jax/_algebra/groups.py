@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
-from grain_jax._algebra import held, running
+from grain_jax._algebra import held, running, traits
 from grain_jax._algebra.blocks import Block
 from grain_jax._values import faults, progress
 
@@ -14,7 +14,7 @@ __all__ = ["GroupStep"]
 
 
 @dataclasses.dataclass
-class GroupStep:
+class GroupStep(traits.Traits):
     """Makes an element of a whole block.
 
     Attributes:
@@ -29,10 +29,8 @@ class GroupStep:
     function: Callable[..., Any] | None = None
     is_fresh: bool = False
 
-    counts: ClassVar[running.Counts] = "groups"
-    is_random: ClassVar[bool] = False
-    needs_ordinal: ClassVar[bool] = False
-    keeps_key: ClassVar[bool] = False
+    counts = "groups"
+    keeps_key = False
 
     def __call__(self, block: Block, failures: running.Failures | None = None) -> Block:
         progress.at(self.title, block.span)

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import ClassVar
 
-from grain_jax._algebra import running
+from grain_jax._algebra import running, traits
 from grain_jax._algebra.blocks import Block
 from grain_jax._algebra.groupings.base import Measure
-from grain_jax._algebra.running import Counts, Made
+from grain_jax._algebra.running import Made
 
 __all__ = ["MeasureStep"]
 
 
 @dataclasses.dataclass
-class MeasureStep:
+class MeasureStep(traits.Traits):
     """Leaves elements as they are, and adds a column of their measures to the block.
 
     An element whose measure fails fails as it would in any step.
@@ -23,11 +22,6 @@ class MeasureStep:
 
     function: Measure
     title: str
-
-    counts: ClassVar[Counts] = "same"
-    is_random: ClassVar[bool] = False
-    needs_ordinal: ClassVar[bool] = False
-    keeps_key: ClassVar[bool] = True
 
     def __call__(self, block: Block, failures: running.Failures | None = None) -> Block:
         return running.run(self, block, failures)

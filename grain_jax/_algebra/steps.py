@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from grain_jax._algebra import held, kinds, running, transforms
+from grain_jax._algebra import held, kinds, running, stacking, traits, transforms
 from grain_jax._algebra.batches import BatchStep
 from grain_jax._algebra.blocks import Block
 from grain_jax._algebra.running import Counts, Failures, Made
@@ -61,17 +61,20 @@ class Step(Protocol):
     def keeps_key(self) -> bool:
         """Whether a record keeps its key; behind what makes several of one it cannot."""
 
+    @property
+    def batching(self) -> traits.Batching | None:
+        """How it makes batches; None if it makes none."""
+
+    def placed(self, allocate: stacking.Allocate) -> Step:
+        """Returns the step, with `allocate` for the memory of what it stacks."""
+
     def __call__(self, block: Block, failures: Failures | None = None) -> Block:
         """Returns the outputs; `failures` takes what single elements raise, if there are any."""
 
 
-class _Each:
+class _Each(traits.Traits):
     """A step that acts on each element by itself; see `running`."""
 
-    counts: Counts = "same"
-    is_random = False
-    needs_ordinal = False
-    keeps_key = True
     title: str
 
     def __call__(self, block: Block, failures: Failures | None = None) -> Block:

@@ -303,8 +303,8 @@ class Plan:
         root = self.root if has_positions(self.root) else None
         if not self.steps:
             return root is not None and root.is_fresh
-        last = self.steps[-1]
-        if not isinstance(last, steps.BatchStep) or last.function is not None:
+        batching = self.steps[-1].batching
+        if batching is None or not batching.stacks:
             return False
         return len(self.steps) > 1 or root is None or not root.stacks_by_user
 
@@ -314,8 +314,8 @@ class Plan:
         for step in self.steps:
             if step.counts == "any":
                 sizes = []
-            elif isinstance(step, steps.BatchStep):
-                sizes.append(step.size)
+            elif step.batching is not None:
+                sizes.append(step.batching.size)
         return tuple(sizes) or None
 
 

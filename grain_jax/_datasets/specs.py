@@ -108,10 +108,10 @@ def _behind(step: steps.Step, spec: Any) -> Any:
     """Returns what a step makes of elements."""
     if step.counts == "fewer":
         return spec
-    if isinstance(step, steps.BatchStep):
-        if step.function is not None:
+    if step.batching is not None:
+        if not step.batching.stacks:
             raise _unknown(f"the batch_fn of {step.title}")
-        size = step.size if step.drop else None
+        size = step.batching.size if step.batching.drop else None
         return _each(lambda leaf: (size, *leaf.shape), spec)
     if step.counts != "same":
         raise _unknown(step.title)

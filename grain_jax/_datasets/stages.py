@@ -119,7 +119,7 @@ class Stage:
     @property
     def may_leave_rest(self) -> bool:
         """Whether the last element may be a batch of batches that its records do not fill."""
-        batches = [step for step in self.steps if isinstance(step, steps.BatchStep)]
+        batches = [step for step in self.steps if step.batching is not None]
         return self.counted and len(batches) > 1 and all(map(_stacks, batches))
 
     @property
@@ -130,10 +130,7 @@ class Stage:
     @property
     def stacks_records(self) -> bool:
         """Whether the source may stack: one batch is a unit, and nothing works on its records."""
-        first = self.steps[0] if self.steps else None
-        return (
-            isinstance(first, steps.BatchStep) and first.function is None and len(self.batches) == 1
-        )
+        return len(self.batches) == 1 and _stacks(self.steps[0])
 
     def run_stacked(self, batch: Any, where: Block, seed: int) -> Block:
         """Runs all steps but the first on a unit that the source has stacked.
@@ -212,7 +209,7 @@ class Stage:
         batch = None
         if self.rest == "pad":
             place = len(todo) - len(self.batches)
-            whole = dataclasses.replace(todo[place], size=self.unit)  # type: ignore[type-var]
+            whole = steps.BatchStep(self.unit, False, None, todo[place].title)
             block = _run([*todo[:place], whole], block, None)
             (batch,) = block.data
         block = block.part(len(block) - 1, len(block))
@@ -222,7 +219,7 @@ class Stage:
 
 
 def _stacks(step: steps.Step) -> bool:
-    return isinstance(step, steps.BatchStep) and step.function is None
+    return step.batching is not None and step.batching.stacks
 
 
 def _run(
@@ -234,8 +231,8 @@ def _run(
     last = len(todo) - 1
     for place, step in enumerate(todo):
         # Only what leaves the process is worth placing where it leaves from.
-        if place == last and allocate is not None and isinstance(step, steps.BatchStep):
-            step = dataclasses.replace(step, allocate=allocate)
+        if place == last and allocate is not None:
+            step = step.placed(allocate)
         block = step(block, failures)
     return block
 
@@ -270,8 +267,8 @@ def cut(
             stages.append(current)
         current.local = local_from is not None and place >= local_from
         current.steps.append(step)
-        if isinstance(step, steps.BatchStep):
-            current.batches.append((step.size, step.drop))
+        if step.batching is not None:
+            current.batches.append((step.batching.size, step.batching.drop))
         elif step.counts != "same":
             current.counted = False
     for stage in stages:

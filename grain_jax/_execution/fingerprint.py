@@ -51,7 +51,7 @@ def declared(
       layout: shards and lanes.
       tail: as `fingerprint` takes them.
     """
-    batches = [step for step in [*plan.steps, *tail] if isinstance(step, steps.BatchStep)]
+    batches = [step.batching for step in [*plan.steps, *tail] if step.batching is not None]
     order = {
         **{text: mark[key] for key, text in _NAMES.items()},
         "sizes of batches": [step.size for step in batches],

@@ -13,9 +13,9 @@ import inspect
 import types
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar, NoReturn
+from typing import Any, NoReturn
 
-from grain_jax._algebra import operations, running
+from grain_jax._algebra import operations, traits
 from grain_jax._execution import cursors, silence, snapshots, states
 from grain_jax._execution.layout import Layout, Position
 from grain_jax._execution.pipeline import Pipeline
@@ -30,13 +30,13 @@ Metadata = Callable[[Any, int, int, Any], records.RecordMetadata]
 
 
 @dataclasses.dataclass(frozen=True)
-class Own:
+class Own(traits.Traits):
     """An operation of the user's own, and what error messages call it."""
 
     operation: Any
     title: str
 
-    counts: ClassVar[running.Counts] = "any"
+    counts = "any"
 
 
 class Serial:

@@ -348,8 +348,8 @@ def _steps(todo: Sequence[Any], sampler: Any) -> tuple[list[steps.Step], list[An
             name = getattr(one, "__name__", type(one).__name__)
             tail.append(Own(one, f"step {number}: operation({name})"))
             continue
-        if isinstance(step, steps.RandomStep):
+        if step.is_random:
             randoms += 1
-            sampling.check_random(step, sampler)
+            sampling.check_random(step.title, sampler)
         (tail if tail else before).append(step)
     return before, tail

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from grain_jax._algebra import access, samplers, steps
+from grain_jax._algebra import access, samplers
 from grain_jax._datasets import sampled
 from grain_jax._execution.layout import Layout
 from grain_jax._values import errors, sharding
@@ -113,13 +113,17 @@ def layout_of(sampler: Any, given: sharding.ShardOptions | None, lanes: int) -> 
     return Layout(length, shard=shard, lanes=lanes, even=given.drop_remainder)
 
 
-def check_random(step: steps.RandomStep, sampler: Any) -> None:
-    """Refuses a random step without any seed.
+def check_random(title: str, sampler: Any) -> None:
+    """Refuses a random step where neither the sampler nor its records have a seed.
+
+    Args:
+      title: the step's.
+      sampler: what the loader was given.
 
     Raises:
       InvalidValueError: naming the step.
     """
-    if step.seed is not None:
+    if seed_of(sampler) is not None:
         return
     if not isinstance(sampler, BUILT_IN):
         try:
@@ -128,7 +132,7 @@ def check_random(step: steps.RandomStep, sampler: Any) -> None:
         except IndexError:
             return
     raise errors.InvalidValueError(
-        f"{step.title} draws random numbers, and the sampler has no seed. Write "
+        f"{title} draws random numbers, and the sampler has no seed. Write "
         f"{type(sampler).__name__}(..., seed=0)."
     )
 
