@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["Facts", "change", "difference", "largest"]
+__all__ = ["Facts", "change", "difference", "largest", "uneven"]
 
 # What a process says of a batch: "rows"; "leaves", name to dtype, and shape of a row, whole shape
 # of a leaf without rows, or None without axes, and whether it has rows; "scalars", name to value.
@@ -70,6 +70,33 @@ def change(before: Facts, now: Facts) -> str:
                 " in length: shapes are compared at every step then, and padded where they differ."
             )
     return "the batch differs from those before it"
+
+
+def uneven(dry: int, having: int, after: int | None, *, knows_rules: bool) -> str:
+    """Returns in words that only some processes have come to their end.
+
+    Args:
+      dry: a process that has.
+      having: one that has not.
+      after: how many batches; None where there was none at all.
+      knows_rules: whether the user can say what becomes of the others.
+    """
+    if after is None:
+        return (
+            f"process {dry} has no batch at all, and process {having} has one: the steps of the"
+            " processes would not match. Give each process its share of the records"
+            " (ShardBySharding), and no more processes than there are batches."
+        )
+    works = (
+        "Use remainder='drop' to stop on all of them there, or remainder='pad' to go on,"
+        " with batches of padding, until none has one."
+        if knows_rules
+        else "Give all of them as many elements."
+    )
+    return (
+        f"process {dry} has no batch after {after}, and process {having} has one: the"
+        f" steps of the processes would not match. {works}"
+    )
 
 
 def _without_lengths(facts: Facts) -> Facts:

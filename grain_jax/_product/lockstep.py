@@ -21,7 +21,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from grain_jax._product.agreement import Facts, change, difference, largest
+from grain_jax._product.agreement import Facts, change, difference, largest, uneven
 from grain_jax._product.exchange import Channel, Said
 from grain_jax._product.terms import Terms
 from grain_jax._values import faults
@@ -374,22 +374,8 @@ class Lockstep:
         is_first = not step and not self._at.moves
         if self._rule == "pad" or (self._rule == "drop" and not is_first):
             return
-        if is_first:
-            raise self._refuse(
-                f"process {dry} has no batch at all, and process {having} has one: the steps of the"
-                " processes would not match. Give each process its share of the records"
-                " (ShardBySharding), and no more processes than there are batches."
-            )
-        works = (
-            "Give all of them as many elements."
-            if self._rule is None
-            else "Use remainder='drop' to stop on all of them there, or remainder='pad' to go on,"
-            " with batches of padding, until none has one."
-        )
-        raise self._refuse(
-            f"process {dry} has no batch after {step}, and process {having} has one: the"
-            f" steps of the processes would not match. {works}"
-        )
+        after = None if is_first else step
+        raise self._refuse(uneven(dry, having, after, knows_rules=self._rule is not None))
 
     def _compare(self, said: dict[int, Any], facts: Facts | None) -> dict[str, list[int]] | None:
         """Compares the batches that are there; returns the shapes to pad to, if they differ."""

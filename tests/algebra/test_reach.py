@@ -156,22 +156,6 @@ def test_knots_end() -> None:
     assert first in values(lambda x: x, knot)
 
 
-@pytest.mark.parametrize(
-    ("name", "file", "ours"),
-    [
-        ("numpy", None, False),
-        ("json", None, False),
-        ("grain_jax._algebra.reach", None, False),
-        (HERE, None, True),
-        ("made_by_hand", None, True),
-        ("__main__", "/home/user/train.py", True),
-        ("__main__", "/usr/lib/python3/dist-packages/tool.py", False),
-    ],
-)
-def test_whose_a_module_is(name: str, file: str | None, ours: bool) -> None:
-    assert reach.is_users(name, file) is ours
-
-
 def chain_of(length: int) -> Callable[[Any], Any]:
     """A function that calls one of a module that calls another, and the last one reads `deep`."""
     deep = types.ModuleType("deep_by_hand")
