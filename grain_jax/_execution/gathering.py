@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from grain_jax._algebra.groupings.base import Group, Grouping
-from grain_jax._execution.joined_runs import as_one
+from grain_jax._execution.joined_runs import Joined, as_one
 from grain_jax._execution.parents import Around, Later, Parents, Place
 from grain_jax._execution.runs import END, PENDING, Cursor, Run, Stream
 from grain_jax._values.faults import without_frames
@@ -18,6 +18,9 @@ __all__ = ["Complete", "Gathering", "Passed"]
 
 _PULLS = 32
 """So many runs are passed on before all parents are asked to work ahead; elements of a run."""
+
+_MOST = 256
+"""Elements between two restart points that are passed on as one run, at most."""
 
 _CURSOR = operator.attrgetter("cursor")
 
@@ -152,6 +155,8 @@ class Passed(Gathering):
         if self._pulled % _PULLS == 0:
             self.advance()
         self._pulled += 1
+        if not self._passed and (inside := self._inside(most)) is not None:
+            return inside
         found = self.gather(block)
         if not isinstance(found, Complete):
             return found
@@ -166,6 +171,20 @@ class Passed(Gathering):
             runs += more.runs
             cursors.append((more.after, 0))
         return as_one(runs, cursors, self._measures)
+
+    def _inside(self, most: int) -> Run | None:
+        """Returns the elements that are here and come before the next restart point, if any do."""
+        groups, parents = self._groups, self._parents
+        rows: list[tuple[Run, int]] = []
+        while groups and groups[0].restart is None and len(rows) < min(most, _MOST):
+            ((number, first, _),) = groups.popleft().members
+            rows.append(parents[number].at(first))
+        if not rows:
+            return None
+        inside = _Inside(rows, self._place, self._measures)
+        self._since += len(rows)
+        self._place = *self._place[:2], self._since
+        return Run(inside, inside, 0, len(rows))
 
     def _more(self) -> Complete | None:
         """Returns the next group if it is here."""
@@ -183,6 +202,18 @@ class Passed(Gathering):
         except Exception:  # it is raised when its turn comes
             return False
         return wanted is not None and self._parents[wanted[0]].stream.is_ready
+
+
+class _Inside(Joined):
+    """Elements between two restart points: behind each it is one output more since the first."""
+
+    def __init__(self, rows: Sequence[tuple[Run, int]], before: Place, measures: bool) -> None:
+        super().__init__(rows, measures)
+        self._before = before
+
+    def cursor(self, row: int) -> Cursor:
+        cursors, kept, since = self._before
+        return (cursors, kept, since + row + 1), 0
 
 
 class _Behind(Around):

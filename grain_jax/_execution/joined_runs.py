@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import abc
-import itertools
-import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from grain_jax._algebra.running import Skip
 from grain_jax._execution.runs import Cursor, Run, Whereabouts
 
 __all__ = ["Joined", "as_one", "rows_of"]
+
+_Pair = tuple[int, int]
 
 
 def as_one(runs: Sequence[Run], cursors: Sequence[Cursor], measure: int) -> Run:
@@ -47,15 +47,14 @@ class Joined(abc.ABC):
     """What elements of several runs are, and their places; rows are counted from 0.
 
     Args:
-      rows: each element's run and row there. The elements of one run are neighbours there, and in
-        order.
+      rows: each element's run and row there.
       measure: which of the measures that the runs know is the first one of the elements here.
 
     Attributes:
       skips: by row, the records that were left out since the element before.
     """
 
-    def __init__(self, rows: Iterator[tuple[Run, int]], measure: int = 0) -> None:
+    def __init__(self, rows: Iterable[tuple[Run, int]], measure: int = 0) -> None:
         self._rows = list(rows)
         self._measure = measure
         self.skips: dict[int, tuple[Skip, ...]] = {}
@@ -89,42 +88,42 @@ class Joined(abc.ABC):
         """Returns those of some elements."""
         count = end - begin
         positions, outputs, rngs = [0] * count, None, None
-        for run, first, last, rows in self._by_run(begin, end):
+        for run, first, last, pairs in self._by_run(begin, end):
             where, numbers, generators = run.places.whereabouts(first, last + 1)
-            for row, position in zip(rows, where, strict=True):
-                positions[row] = position
+            for row, inner in pairs:
+                positions[row] = where[inner - first]
             if numbers is not None:
                 outputs = outputs or [0] * count
-                for row, number in zip(rows, numbers, strict=True):
-                    outputs[row] = number
+                for row, inner in pairs:
+                    outputs[row] = numbers[inner - first]
             if generators is not None:
                 rngs = rngs or [None] * count
-                for row, generator in zip(rows, generators, strict=True):
-                    rngs[row] = generator
+                for row, inner in pairs:
+                    rngs[row] = generators[inner - first]
         return positions, outputs, rngs
 
     def measures(self, which: int, begin: int, end: int) -> Sequence[Any]:
         """Returns what a grouping behind has to know of some elements, the nearest being 0."""
         found: list[Any] = [None] * (end - begin)
-        for run, first, last, rows in self._by_run(begin, end):
+        for run, first, last, pairs in self._by_run(begin, end):
             measured = run.places.measures(which + self._measure, first, last + 1)
-            for row, value in zip(rows, measured, strict=True):
-                found[row] = value
+            for row, inner in pairs:
+                found[row] = measured[inner - first]
         return found
 
-    def _by_run(self, begin: int, end: int) -> Iterator[tuple[Run, int, int, list[int]]]:
-        """Yields each run with the first and the last of its elements here, and their rows."""
-        rows: dict[int, list[int]] = {}
-        for row, (run, _) in enumerate(self._rows[begin:end]):
-            rows.setdefault(id(run), []).append(row)
-        for here in rows.values():
-            run, first = self._rows[begin + here[0]]
-            yield run, first, first + len(here) - 1, here
+    def _by_run(self, begin: int, end: int) -> Iterator[tuple[Run, int, int, list[_Pair]]]:
+        """Yields each run, the first and last row of it, and pairs of a row here and one there."""
+        found: dict[int, tuple[Run, list[_Pair]]] = {}
+        for row, (run, inner) in enumerate(self._rows[begin:end]):
+            found.setdefault(id(run), (run, []))[1].append((row, inner))
+        for run, pairs in found.values():
+            inners = [inner for _, inner in pairs]
+            yield run, min(inners), max(inners), pairs
 
 
 class _InOrder(Joined):
     def __init__(
-        self, rows: Iterator[tuple[Run, int]], cursors: Sequence[Cursor], measure: int
+        self, rows: Iterable[tuple[Run, int]], cursors: Sequence[Cursor], measure: int
     ) -> None:
         super().__init__(rows, measure)
         self._cursors = cursors
@@ -135,6 +134,14 @@ class _InOrder(Joined):
 
 def _stretches(rows: Sequence[tuple[Run, int]]) -> Iterator[tuple[Run, int, int]]:
     """Yields neighbours of one run: the run, the first of them and the last."""
-    for run, found in itertools.groupby(rows, key=operator.itemgetter(0)):
-        inner = [row for _, row in found]
-        yield run, inner[0], inner[-1]
+    last: Run | None = None
+    first = end = 0
+    for run, inner in rows:
+        if run is last and inner == end:
+            end += 1
+            continue
+        if last is not None:
+            yield last, first, end - 1
+        last, first, end = run, inner, inner + 1
+    if last is not None:
+        yield last, first, end - 1

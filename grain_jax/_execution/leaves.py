@@ -52,7 +52,10 @@ class _Stretch:
         last = span.first + span.stride * (span.count - 1)
         first = span.first + span.stride * (unit - 1)
         step = span.stride * unit
-        return [min(first + step * place, last) for place in range(begin, end)], None, None
+        found = range(first + step * begin, first + step * end, step)
+        if found and found[-1] > last:  # the last unit has fewer records
+            return [*found[:-1], last], None, None
+        return found, None, None
 
     def release(self) -> None:
         """There are none."""

@@ -80,6 +80,12 @@ class _Parent:
             first, place = stop, place + 1
         return found
 
+    def at(self, number: int) -> tuple[Run, int]:
+        """Returns an element that is here, by its number: the run, and the row in it."""
+        place = bisect.bisect_right(self._ends, number, self._delivered)
+        run = self._runs[place]
+        return run, run.end - self._ends[place] + number
+
     def deliver(self, end: int) -> None:
         """Lets go of the elements before number `end`; the cursor stands behind them."""
         ends = self._ends

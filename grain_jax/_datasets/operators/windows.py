@@ -31,6 +31,11 @@ class WindowShuffle(Grouping):
     window: int
     seed: int
 
+    @property
+    def wanted(self) -> int:  # type: ignore[override]
+        """Returns a window: nothing is handed out before all of it is there."""
+        return self.window
+
     def first(self, parents: int) -> tuple[int, ...]:
         """Returns the first window."""
         return (0,)
