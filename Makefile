@@ -12,11 +12,13 @@ unexport PYTHONDONTWRITEBYTECODE
 # What `make test-newest` runs, and `make faults` with fresh draws.
 SHORT := tests/algebra tests/datasets tests/property tests/values
 
-.PHONY: help demo examples test test-modes test-newest faults lint types format build-files bench notebook clean
+.PHONY: help demo examples docs site test test-modes test-newest faults lint types format \
+  build-files bench notebook clean
 
 help:
 	@echo "make demo    train, kill, resume, compare: the whole path on real data"
 	@echo "make examples   all examples and notebooks"
+	@echo "make docs    the documentation as a site in docs/_build/site, and all that its pages show"
 	@echo "make test    the test suite                  (PYTEST_ARGS='-k name' to choose)"
 	@echo "make test-modes   the same, all cases in each start mode and kind of memory of the engine"
 	@echo "make test-newest  a short form of it on the newest Python that is installed"
@@ -34,6 +36,13 @@ examples: $(VENV)/.installed-test
 	@folder="$$(mktemp -d)" && trap 'rm -rf "$$folder"' EXIT && \
 	  $(BIN)/python examples/multihost.py "$$folder" --processes 2 --epochs 2
 	$(BIN)/python -m pytest -q -n 0 tests/test_colabs.py
+
+# What the pages show runs in `make test`, too; `make site` only builds them.
+docs: site
+	$(BIN)/python -m tools.snippets
+
+site: $(VENV)/.installed-docs
+	$(BIN)/python -m tools.site
 
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n auto --dist worksteal $(PYTEST_ARGS)

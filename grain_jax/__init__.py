@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from grain_jax._product.data_loader import DataLoader as DataLoader
     from grain_jax._product.data_loader import DataLoaderIterator as DataLoaderIterator
     from grain_jax._product.data_loader import load as load
+    from grain_jax._product.device import DeviceIterator as DeviceIterator
     from grain_jax._product.device import prefetch_to_device as prefetch_to_device
     from grain_jax._values.options import ErrorPolicy as ErrorPolicy
     from grain_jax._values.options import MultiprocessingOptions as MultiprocessingOptions
@@ -45,6 +46,7 @@ else:
             "DataLoader": "grain_jax._product.data_loader:DataLoader",
             "DataLoaderIterator": "grain_jax._product.data_loader:DataLoaderIterator",
             "DatasetIterator": "grain_jax._datasets.iterators:DatasetIterator",
+            "DeviceIterator": "grain_jax._product.device:DeviceIterator",
             "ErrorPolicy": "grain_jax._values.options:ErrorPolicy",
             "IterDataset": "grain_jax._datasets.iter_dataset:IterDataset",
             "MapDataset": "grain_jax._datasets.map_dataset:MapDataset",

@@ -14,6 +14,7 @@ import pytest
 from flax import nnx
 
 import grain_jax as grain
+from tools import snippets
 from tools.source_graph import ROOT
 
 
@@ -48,7 +49,7 @@ def test_a_convolution_trains_on_the_mesh_of_the_page_on_many_hosts() -> None:
     # One process, which is the program of this test.
     for written, meant in (
         ("jax.distributed.initialize()\n", ""),
-        ("transformations=[...]", "transformations=[]"),
+        ("transformations=[Augment()]", "transformations=[]"),
         ("    ...  # global arrays", "    losses.append(train_step(model, optimizer, batch))  #"),
     ):
         assert code.count(written) == 1
@@ -96,3 +97,69 @@ def test_the_source_of_the_page_on_sources(
     namespace = dict(vars(importlib.import_module("members")))
     exec(test, namespace)
     namespace["test_members"](tmp_path)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("page", snippets.pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_blocks_of_a_page_run_and_print_what_it_says(
+    page: Path, tmp_path: Path, no_process_left: None
+) -> None:
+    snippets.run(page, tmp_path)
+
+
+BLOCKS = """
+```python
+x = 1
+print(x, "and more")
+```
+```output
+1 and ...
+```
+<!-- not run: no -->
+```python
+1 / 0
+```
+<!--python
+assert x == 1
+-->
+<!-- new script -->
+```python
+assert "x" not in globals()
+```
+<!-- file: there.txt -->
+```text
+there
+```
+<!-- run -->
+```sh
+grep there there.txt
+```
+```sh
+false
+```
+"""
+
+
+def test_which_blocks_are_run(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(BLOCKS)
+    assert snippets.run(page, tmp_path) == 5  # three of Python, a file, a command
+
+
+@pytest.mark.parametrize(
+    ("written", "meant", "said"),
+    [
+        ("1 and ...", "2 and ...", "line 7: the page says\n2 and"),
+        ("x == 1", "x == 2", "line 14, in <module>"),
+        ('"x" not', '"x"', "line 18, in <module>"),
+        ("grep there", "grep nowhere", "page.md, line 26"),
+        ("x = 1", "import warnings; warnings.warn('old')\nx = 1", "UserWarning: old"),
+    ],
+)
+def test_a_page_that_is_wrong_is_an_error(
+    written: str, meant: str, said: str, tmp_path: Path
+) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(BLOCKS.replace(written, meant))
+    with pytest.raises(AssertionError, match=said):
+        snippets.run(page, tmp_path)

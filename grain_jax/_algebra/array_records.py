@@ -20,19 +20,19 @@ class ArrayRecordDataSource:
     """The records of array_record files, as `bytes`, numbered through all files in order.
 
     Args:
-        paths: one path, or several. The `FileInstruction`s of TFDS (parts of files) work too, and
-            open faster where there are many files.
-        reader_options: what array_record's reader takes, such as
-            `{"index_storage_option": "offloaded"}`.
+      paths: one path, or several. The objects of type `FileInstruction` of TFDS (parts of files)
+        work too, and open faster where there are many files.
+      reader_options: what array_record's reader takes, such as
+        `{"index_storage_option": "offloaded"}`.
 
     Files are opened when they are first read, by every process for itself; pickling takes none
     along and loading starts no thread. (Making a source of many paths starts some: read in forks of
     a process that has only loaded it.)
 
     Raises:
-        MissingDependencyError: if array_record is not installed.
-        FileNotFoundError: if a file is missing.
-        InvalidValueError: if there is no path.
+      MissingDependencyError: if array_record is not installed.
+      FileNotFoundError: if a file is missing.
+      InvalidValueError: if there is no path.
     """
 
     def __init__(
