@@ -18,6 +18,9 @@ __all__ = ["WindowShuffleIterDataset", "WindowShuffleMapDataset"]
 
 T = TypeVar("T", covariant=True)
 
+_TOGETHER = 16
+"""Elements of a window that are made together, at most: workers take several times as many."""
+
 
 @dataclasses.dataclass(frozen=True)
 class WindowShuffle(Grouping):
@@ -33,8 +36,8 @@ class WindowShuffle(Grouping):
 
     @property
     def wanted(self) -> int:  # type: ignore[override]
-        """Returns a window: nothing is handed out before all of it is there."""
-        return self.window
+        """Returns a good part of a window: nothing is handed out before all of it is there."""
+        return min(self.window, _TOGETHER)
 
     def first(self, parents: int) -> tuple[int, ...]:
         """Returns the first window."""
