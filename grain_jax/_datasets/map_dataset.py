@@ -12,14 +12,7 @@ from typing import Any, Generic, TypeAlias, TypeVar, overload
 
 import numpy as np
 
-from grain_jax._algebra import (
-    global_random,
-    index_maps,
-    selections,
-    sources,
-    steps,
-    transforms,
-)
+from grain_jax._algebra import index_maps, selections, sources, steps, transforms
 from grain_jax._algebra.selections import Stop
 from grain_jax._datasets import iter_dataset, merges, methods, nodes, roots, subsets
 from grain_jax._values import errors, options
@@ -376,10 +369,7 @@ class MapDataset(methods.MapMethods, Generic[T]):
         return result
 
     def _draws(self, step: steps.Step) -> nodes.Draws | None:
-        """Returns how the process-wide generators are seeded for a step; None if it needs none."""
-        if step.function is None or not global_random.may_draw(step.function):
-            return None
-        return nodes.Draws(self._seed or 0, self._steps + 1)
+        return nodes.Draws.of(step, self._seed or 0, self._steps + 1)
 
     def _stepped(self, node: nodes.Node, step: steps.Step) -> MapDataset[Any]:
         result = self._then(node, step.title.partition(": ")[2])

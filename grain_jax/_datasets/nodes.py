@@ -110,6 +110,13 @@ class Draws:
     seed: int
     number: int
 
+    @classmethod
+    def of(cls, step: steps.Step, seed: int, number: int) -> Draws | None:
+        """Returns how they are seeded for a step; None if it does not draw from them."""
+        if step.function is None or not global_random.may_draw(step.function):
+            return None
+        return cls(seed, number)
+
     def start(self, index: int) -> None:
         """Seeds for the element at an index."""
         # Above the numbers of stages, which seed for the same positions.
