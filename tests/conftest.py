@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -14,6 +13,7 @@ import pytest
 from hypothesis import settings
 
 from grain_jax._execution.engine.launch import Handle, keep_alive
+from tests.waiting import until
 
 # A shell's `&` and `nohup` start this process with SIGINT ignored, which programs started from here
 # would inherit. Tests interrupt themselves and others.
@@ -104,7 +104,6 @@ def no_process_left(shared_process: Handle) -> Iterator[None]:
     assert shared_process.zygote  # another one where a test has ended it
     before = children()
     yield
-    deadline = time.monotonic() + 5
-    while (left := children() - before) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    until(lambda: not children() - before)
+    left = children() - before
     assert not left, f"processes {sorted(left)} outlived the test"

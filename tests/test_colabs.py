@@ -18,7 +18,7 @@ nbclient.NotebookClient(notebook, timeout=180, kernel_name="python3").execute(cw
 """
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "notebook", sorted((ROOT / "colabs").glob("*.ipynb")), ids=lambda p: p.stem
 )

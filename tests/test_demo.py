@@ -11,7 +11,7 @@ import pytest
 DEMO = Path(__file__).resolve().parent.parent / "examples" / "demo.py"
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(300)
 def test_killed_and_resumed_run_equals_the_uninterrupted_one(no_process_left: None) -> None:
     done = subprocess.run(
         [sys.executable, DEMO, "--epochs=3", "--save-every=10", "--kill-at=25"],

@@ -36,7 +36,7 @@ def loaded_after(statements: str) -> set[str]:
     """The top-level modules that a fresh interpreter holds after `statements`."""
     script = f"{statements}\nimport json, sys\nprint(json.dumps(sorted(sys.modules)))"
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=200
     )
     assert done.stderr == ""
     return {name.split(".")[0] for name in json.loads(done.stdout.splitlines()[-1])}
@@ -75,7 +75,7 @@ def test_importing_jax_for_the_device_stage_leaves_the_generators_alone() -> Non
         "print(random.random(), np.random.rand())"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=200
     )
     right = random.Random(3).random(), np.random.RandomState(3).rand()
     assert tuple(map(float, done.stdout.split())) == right

@@ -134,7 +134,6 @@ def test_threads_read_together(source: Any) -> None:
     assert got == {i: RECORDS[i::8] for i in range(8)}
 
 
-@pytest.mark.timeout(90)
 def test_what_was_loaded_reads_after_a_fork(source: Any) -> None:
     """As in the engine's helper: loading starts no thread, and every fork reads for itself."""
     script = """
@@ -158,7 +157,7 @@ print("done")
         [sys.executable, "-c", script, pickle.dumps(source).hex()],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
         check=True,
     )
     assert out.stdout == "done\n"
@@ -174,9 +173,8 @@ def test_without_array_record_it_says_what_to_install(
         ArrayRecordDataSource(paths)
 
 
-@pytest.mark.timeout(90)
 def test_the_module_imports_without_array_record() -> None:
     script = (
         "import grain_jax._algebra.array_records, sys; assert 'array_record' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60, cwd=os.getcwd())
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=200, cwd=os.getcwd())

@@ -107,7 +107,7 @@ def test_another_process_attaches_and_ends_without_taking_it_away() -> None:
         env={**os.environ, "PYTHONPATH": folder},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
         check=True,
     )
     assert (found.stdout.strip(), found.stderr) == ("57", "")

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def run(
-    folder: Path, text: str, timeout: float = 60, warn: str = "error", **environment: str
+    folder: Path, text: str, timeout: float = 200, warn: str = "error", **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """Runs `text` as `script.py` in `folder` and returns what it printed.
 
@@ -41,7 +41,7 @@ def run(
     )
 
 
-def output(folder: Path, text: str, timeout: float = 60, **environment: str) -> list[str]:
+def output(folder: Path, text: str, timeout: float = 200, **environment: str) -> list[str]:
     """Returns the lines that a script printed; it must succeed and say nothing on stderr."""
     done = run(folder, text, timeout, **environment)
     assert done.returncode == 0, done.stderr

@@ -14,6 +14,7 @@ import pytest
 
 from tests.cases import scripts
 from tests.faults import campaign
+from tests.waiting import PATIENCE, until
 
 pytestmark = [
     pytest.mark.usefixtures("no_process_left"),
@@ -136,7 +137,7 @@ def test_case_13_nothing_is_left(how: signal.Signals, to_group: bool, tmp_path: 
         assert trainer.stdout.readline() == "ready\n"
         assert len(campaign.marked(mark)) >= 4  # itself, and at least a helper and two workers
         (os.killpg if to_group else os.kill)(trainer.pid, how)
-        _, errors = trainer.communicate(timeout=20)
+        _, errors = trainer.communicate(timeout=PATIENCE)
     finally:
         trainer.kill()
         trainer.wait()
@@ -145,7 +146,7 @@ def test_case_13_nothing_is_left(how: signal.Signals, to_group: bool, tmp_path: 
         assert errors.count("Traceback") == 1
     else:
         assert errors == ""
-    assert campaign.wait_until(lambda: not campaign.marked(mark), 5)
+    assert until(lambda: not campaign.marked(mark))
     assert campaign.shared_memory() <= shared
 
 
@@ -182,7 +183,7 @@ def test_case_14_a_small_dev_shm(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(scripts.ROOT)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")

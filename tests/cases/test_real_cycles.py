@@ -11,7 +11,7 @@ import pytest
 
 import grain_jax as grain
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("no_process_left")]
+pytestmark = pytest.mark.usefixtures("no_process_left")
 
 WORKERS = pytest.mark.parametrize("workers", [0, 2])
 

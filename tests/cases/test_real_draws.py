@@ -21,7 +21,6 @@ from tests.cases import scripts
 pytestmark = [
     pytest.mark.usefixtures("no_process_left"),
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc"),
-    pytest.mark.timeout(120),
 ]
 
 COUNT = 400

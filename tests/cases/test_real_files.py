@@ -16,7 +16,7 @@ from tests.cases import scripts
 h5py = pytest.importorskip("h5py")
 zarr = pytest.importorskip("zarr")
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("no_process_left")]
+pytestmark = pytest.mark.usefixtures("no_process_left")
 
 MODES = ["fork_imported", "fork_first", "fresh"]
 
@@ -167,7 +167,7 @@ for given in (source, source[1:], {"a": source, "b": np.asarray(source)[:, ::2]}
 
 
 def test_a_mapped_file_is_not_copied(tmp_path: Path) -> None:
-    assert scripts.output(tmp_path, NO_COPY, timeout=100) == ["1 True"] * 6
+    assert scripts.output(tmp_path, NO_COPY) == ["1 True"] * 6
 
 
 # --- arrays that are read on demand ------------------------------------------------------------

@@ -13,7 +13,7 @@ import pytest
 
 from tests.cases import scripts
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(300)
 
 MODES = ["fork_imported", "fork_first", "fresh"]
 

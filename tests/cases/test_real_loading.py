@@ -15,7 +15,7 @@ import grain_jax as grain
 from grain_jax import errors
 from tests.cases import scripts
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("no_process_left")]
+pytestmark = pytest.mark.usefixtures("no_process_left")
 
 MODES = ["fork_imported", "fork_first", "fresh"]
 NUMBERS = list(range(12))

@@ -569,7 +569,7 @@ def test_states_of_one_shard_that_differ_are_refused(seen: list[Any], folder: Pa
 
 def test_the_end_of_one_process_is_an_error_on_those_who_wait_for_it() -> None:
     with job("tests.cases.many_job", 2, "ends alone") as processes:
-        outputs = [process.communicate(timeout=60) for process in processes]
+        outputs = [process.communicate(timeout=200) for process in processes]
     assert [process.returncode for process in processes] == [0, 1]
     assert "LookupError: no data here" in outputs[1][1]
     assert texts(json.loads(outputs[0][0])) == (

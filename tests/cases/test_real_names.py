@@ -11,7 +11,7 @@ import pytest
 
 from tests.cases import scripts
 
-pytestmark = [pytest.mark.timeout(180), pytest.mark.usefixtures("no_process_left")]
+pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("no_process_left")]
 
 MODES = ["fork_imported", "fork_first", "fresh"]
 
@@ -173,7 +173,7 @@ def test_they_are_found_in_a_package_that_runs_as_a_program(tmp_path: Path) -> N
         env={"PYTHONPATH": str(scripts.ROOT), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
         check=False,
     )
     assert (done.stdout.splitlines(), done.stderr) == (["[0, 10, 20]"] * 2, "")

@@ -9,7 +9,7 @@ import pytest
 
 import grain_jax as grain
 
-pytestmark = [pytest.mark.usefixtures("no_process_left"), pytest.mark.timeout(60)]
+pytestmark = pytest.mark.usefixtures("no_process_left")
 
 
 class Unprintable:

@@ -12,7 +12,7 @@ import pytest
 
 import grain_jax as grain
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("no_process_left")]
+pytestmark = pytest.mark.usefixtures("no_process_left")
 
 LARGE = 1 << 19  # numbers, of 8 bytes: more than is sent with each of its parts
 

@@ -13,7 +13,7 @@ from tests.datasets import record_files
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
-pytestmark = [pytest.mark.timeout(180), pytest.mark.usefixtures("no_process_left")]
+pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("no_process_left")]
 
 MODES = ["fork_imported", "fork_first", "fresh"]
 
@@ -70,7 +70,7 @@ def test_files_in_every_start_mode(folder: Path, mode: str, memory: str) -> None
     found = scripts.output(
         folder,
         textwrap.dedent(SCRIPT),
-        timeout=120,
+        timeout=200,
         GRAIN_JAX_ENGINE_MODE=mode,
         GRAIN_JAX_ENGINE_MEMORY=memory,
     )
@@ -94,7 +94,7 @@ def test_files_behind_the_device_stage(folder: Path) -> None:
         print(all(isinstance(batch["n"], jax.Array) for batch in found),
               [batch["n"].tolist() for batch in found] == plain, len(plain))
     """
-    assert scripts.output(folder, text, timeout=120) == ["True True 10"] * 2
+    assert scripts.output(folder, text) == ["True True 10"] * 2
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,6 @@ import pytest
 
 from tests.cases import scripts
 
-pytestmark = pytest.mark.timeout(120)
-
 MODES = ["fork_imported", "fork_first", "fresh"]
 
 # Two arrays as leaves, and a text that is none.

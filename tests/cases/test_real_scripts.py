@@ -12,7 +12,7 @@ import pytest
 
 from tests.cases import scripts
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("no_process_left")]
+pytestmark = pytest.mark.usefixtures("no_process_left")
 
 MODES = ["fork_imported", "fork_first", "fresh"]
 
@@ -77,7 +77,7 @@ def run(folder: Path, *arguments: str, mode: str) -> list[str]:
         env={**os.environ, "PYTHONPATH": str(scripts.ROOT), "GRAIN_JAX_ENGINE_MODE": mode},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=200,
         check=False,
     )
     assert done.returncode == 0, done.stderr

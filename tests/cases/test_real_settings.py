@@ -11,8 +11,6 @@ import pytest
 import grain_jax as grain
 from tests.cases import scripts
 
-pytestmark = pytest.mark.timeout(120)
-
 MODES = ["fork_imported", "fork_first", "fresh"]
 
 HEAD = """

@@ -15,7 +15,7 @@ import pytest
 import grain_jax as grain
 from tests.cases import scripts
 
-pytestmark = [pytest.mark.usefixtures("no_process_left"), pytest.mark.timeout(120)]
+pytestmark = pytest.mark.usefixtures("no_process_left")
 
 WORKERS = pytest.mark.parametrize("workers", [0, 2])
 

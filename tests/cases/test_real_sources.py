@@ -15,7 +15,7 @@ import grain_jax as grain
 from grain_jax._values.errors import InvalidValueError
 from tests.cases import scripts
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("no_process_left")]
+pytestmark = pytest.mark.usefixtures("no_process_left")
 
 MODES = ["fork_imported", "fork_first", "fresh"]
 
@@ -256,7 +256,7 @@ def test_bytes_are_never_compared_with_text(tmp_path: Path, mode: str) -> None:
         },
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
         check=False,
     )
     assert done.stderr == ""

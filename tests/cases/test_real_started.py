@@ -14,7 +14,7 @@ import pytest
 from tests.cases import scripts
 from tests.conftest import children, parent_of_each
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("no_process_left")]
+pytestmark = pytest.mark.usefixtures("no_process_left")
 
 MODES = ["fork_imported", "fork_first", "fresh"]
 MEMORIES = ["", "file"]

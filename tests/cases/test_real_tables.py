@@ -18,7 +18,7 @@ pd = pytest.importorskip("pandas")
 pl = pytest.importorskip("polars")
 pa = pytest.importorskip("pyarrow")
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("no_process_left")]
+pytestmark = pytest.mark.usefixtures("no_process_left")
 
 COLUMNS: dict[str, list[Any]] = {
     "i": [1, -2, 3, 4, 5, 2**62],

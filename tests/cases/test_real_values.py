@@ -21,7 +21,7 @@ import pytest
 import grain_jax as grain
 from grain_jax._values.errors import InvalidTypeError, InvalidValueError
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(300)
 
 N = 4
 WORKERS = pytest.mark.parametrize("workers", [0, 2])

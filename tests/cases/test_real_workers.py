@@ -14,8 +14,6 @@ import pytest
 import grain_jax as grain
 from tests.cases import scripts
 
-pytestmark = pytest.mark.timeout(120)
-
 MODES = ["fork_imported", "fork_first", "fresh"]
 
 # A file of 5,000 numbers of 8 bytes; number i is 3 * i + 1.

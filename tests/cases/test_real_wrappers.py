@@ -8,8 +8,6 @@ import pytest
 
 from tests.cases import scripts
 
-pytestmark = pytest.mark.timeout(120)
-
 MODES = ["fork_imported", "fork_first", "fresh"]
 
 HEAD = """

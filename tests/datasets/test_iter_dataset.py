@@ -232,7 +232,6 @@ def draws(x: int) -> tuple[int, float, float]:
     return x, random.random(), float(np.random.rand())
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     "make",
     [
@@ -257,7 +256,6 @@ def test_process_wide_draws_are_those_of_worker_processes(
         assert list(iterator) == expected
 
 
-@pytest.mark.timeout(120)
 def test_order_does_not_depend_on_workers(no_process_left: None) -> None:
     ds = numbers(50).filter(lambda x: x % 3).map_with_index(lambda i, x: 100 * i + x).batch(4)
     for sequential in (False, True):
@@ -265,7 +263,6 @@ def test_order_does_not_depend_on_workers(no_process_left: None) -> None:
             assert lists(iterator) == lists(ds)
 
 
-@pytest.mark.timeout(120)
 def test_records_before_a_faulty_one_arrive_from_workers(no_process_left: None) -> None:
     def fails(x: int) -> int:
         if x == 29:

@@ -17,6 +17,7 @@ import pytest
 
 from grain_jax._execution.ahead import RunAhead
 from grain_jax._values.errors import ClosedError
+from tests.waiting import PATIENCE, until
 
 ROOT = str(Path(__file__).resolve().parents[2])
 
@@ -26,14 +27,7 @@ def no_thread_left() -> Iterator[None]:
     before = set(threading.enumerate())
     yield
     gc.collect()
-    wait_until(lambda: set(threading.enumerate()) <= before)
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 10) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.005)
-    assert condition()
+    assert until(lambda: set(threading.enumerate()) <= before)
 
 
 def running(produce: Callable[[], object], size: int = 2) -> RunAhead[object]:
@@ -67,7 +61,7 @@ def test_stays_within_its_bound(size: int) -> None:
 
     run = running(produce, size)
     for taken in range(4):
-        wait_until(lambda: len(made) == taken + size)  # noqa: B023
+        assert until(lambda: len(made) == taken + size)  # noqa: B023
         time.sleep(0.02)
         assert len(made) == taken + size
         assert get(run) == taken
@@ -92,7 +86,7 @@ def test_an_exception_comes_in_its_turn_and_ends_the_run() -> None:
 
 def test_stop_wakes_everyone_who_waits() -> None:
     gate = threading.Event()
-    run = running(lambda: gate.wait(10))
+    run = running(lambda: gate.wait(PATIENCE))
     seen: list[BaseException] = []
 
     def take() -> None:
@@ -106,11 +100,11 @@ def test_stop_wakes_everyone_who_waits() -> None:
         taker.start()
     run.stop()
     for taker in takers:
-        taker.join(10)
+        taker.join(PATIENCE)
     assert len(seen) == 3
     assert not run.join(0.01)
     gate.set()
-    assert run.join(10)
+    assert run.join(PATIENCE)
 
 
 def test_dropping_the_run_ends_its_thread() -> None:
@@ -119,7 +113,7 @@ def test_dropping_the_run_ends_its_thread() -> None:
     assert get(run) == 1
     del run
     gc.collect()
-    thread.join(10)
+    thread.join(PATIENCE)
     assert not thread.is_alive()
 
 
@@ -147,7 +141,7 @@ def test_an_exception_leaves_no_cycle_behind() -> None:
         run = running(fail)
         with pytest.raises(Failure):
             get(run)
-        run.join(10)
+        run.join(PATIENCE)
         assert not [thing for thing in gc.get_objects() if isinstance(thing, Failure)]
     finally:
         gc.enable()
@@ -167,7 +161,7 @@ def script(text: str) -> None:
         env={**os.environ, "PYTHONPATH": ROOT},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=200,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 

@@ -10,16 +10,14 @@ from typing import Any
 import pytest
 
 import grain_jax as grain
+from tests.waiting import until
 
 
 @pytest.fixture(autouse=True)
 def no_thread_left() -> Iterator[None]:
     before = set(threading.enumerate())
     yield
-    deadline = time.monotonic() + 5
-    while (left := set(threading.enumerate()) - before) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not left
+    assert until(lambda: set(threading.enumerate()) <= before)
 
 
 class Counting:
@@ -43,12 +41,11 @@ def _loader(source: Any, **reading: int) -> grain.DataLoader:
     return grain.load(source, num_epochs=1, batch_size=8, read_options=grain.ReadOptions(**reading))
 
 
-def _settle(source: Counting) -> int:
-    count = -1
-    while count != len(source.read):
-        count = len(source.read)
-        time.sleep(0.1)
-    return count
+def _settled(source: Counting, expected: int) -> int:
+    """How many records are read in the end, which should be so many."""
+    until(lambda: len(source.read) >= expected)
+    time.sleep(0.1)  # in which no more are
+    return len(source.read)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +63,7 @@ def test_reads_as_far_ahead_as_asked(reading: dict[str, int], expected: int) -> 
     with _loader(source, **reading) as loader:
         iterator = iter(loader)
         assert next(iterator).tolist() == list(range(8))
-        assert _settle(source) == expected
+        assert _settled(source, expected) == expected
 
 
 def test_reading_ahead_changes_nothing() -> None:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["main", "marked", "shared_memory", "wait_until"]
+__all__ = ["main", "marked", "shared_memory"]
 
 Run = Callable[[int, int], Counter[str]]
 
@@ -54,13 +54,3 @@ def marked(mark: str) -> set[int]:
 def shared_memory() -> set[str]:
     """Returns what has a name in shared memory and is this library's, by that name."""
     return {name for name in os.listdir("/dev/shm") if "grain" in name}
-
-
-def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
-    """Waits for a condition and returns whether it came true in time."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -21,10 +20,10 @@ from grain_jax._execution.positioned import Positioned
 from grain_jax._execution.prefetch_iterator import PrefetchIterator
 from grain_jax._execution.serial import Serial
 from tests.conftest import children
+from tests.waiting import until
 
 pytestmark = [
     pytest.mark.usefixtures("no_process_left", "no_collection"),
-    pytest.mark.timeout(120),
     # An operation without a state is run again, and says so.
     pytest.mark.filterwarnings("ignore:.*without get_state and set_state"),
 ]
@@ -221,13 +220,13 @@ def living() -> dict[int, str]:
 
 def left(before: dict[int, str], running: set[int]) -> tuple[list[str], set[int]]:
     """What there is more of than before, after a while in which threads end."""
-    deadline = time.monotonic() + 10
-    while True:
-        more = [name for number, name in living().items() if number not in before]
-        processes = children() - running
-        if not (more or processes) or time.monotonic() > deadline:
-            return more, processes
-        time.sleep(0.02)  # a thread that runs ahead ends after the call that it is in
+
+    def more() -> list[str]:
+        return [name for number, name in living().items() if number not in before]
+
+    # A thread that runs ahead ends after the call that it is in.
+    until(lambda: not (more() or children() - running))
+    return more(), children() - running
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -334,10 +333,7 @@ def test_an_iterator_that_has_ended_holds_no_workers_and_can_go_back(
     running = children()
 
     def wait_for_workers_to_end() -> None:
-        deadline = time.monotonic() + 10
-        while children() - running and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert children() - running == set()
+        assert until(lambda: not children() - running)
 
     iterator = MAKES[kind](workers)
     whole = [np.asarray(next(iterator)).tolist()]

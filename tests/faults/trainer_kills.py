@@ -17,6 +17,7 @@ import numpy as np
 
 from tests.cases.scripts import ROOT
 from tests.faults import campaign
+from tests.waiting import until
 
 __all__ = ["run"]
 
@@ -71,7 +72,7 @@ def _train(folder: Path, rng: random.Random, count: int, counts: Counter[str]) -
         # Orbax tells that it removes what an interrupted save has left.
         own = [line for line in errors.splitlines() if not line.startswith("WARNING:absl:")]
         assert not own, errors
-        assert campaign.wait_until(lambda mark=mark: not campaign.marked(mark), _SECONDS)  # type: ignore[misc]
+        assert until(lambda mark=mark: not campaign.marked(mark), _SECONDS)  # type: ignore[misc]
         left = campaign.shared_memory() - shared
         assert not left, f"shared memory left after a kill {how}: {left}"
         if trainer.returncode == 0:
@@ -113,12 +114,12 @@ def _wait_and_kill(
     if how == "at any time" and rng.random() < 0.3:
         time.sleep(rng.uniform(0, 4))  # maybe before it has begun
     elif how == "at any time":
-        campaign.wait_until(steps_are_made, 60)
+        until(steps_are_made, 60)
         time.sleep(rng.uniform(0, 1.5))
     elif how == "during a save":
-        campaign.wait_until(steps_are_made, 60)
+        until(steps_are_made, 60)
         time.sleep(rng.uniform(0, 0.5))
-        campaign.wait_until(is_saving, 60)
+        until(is_saving, 60)
         time.sleep(rng.uniform(0, 0.03))
     else:
         return

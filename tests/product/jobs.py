@@ -62,7 +62,7 @@ def job(
     )
 
 
-def results(processes: list[subprocess.Popen[str]], timeout: float = 120) -> list[Any]:
+def results(processes: list[subprocess.Popen[str]], timeout: float = 200) -> list[Any]:
     """What each process printed last, as JSON; all of them have to end well."""
     outputs = [process.communicate(timeout=timeout) for process in processes]
     for process, (_, errors) in zip(processes, outputs, strict=True):

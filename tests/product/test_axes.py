@@ -14,7 +14,7 @@ from grain_jax import prefetch_to_device
 from grain_jax._values.errors import InvalidTypeError, InvalidValueError
 from tests.product.jobs import job, results
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(300)
 
 GRID = Mesh(np.array(jax.devices()).reshape(2, 2), ("data", "seq"))
 

@@ -14,7 +14,7 @@ import grain_jax as grain
 from grain_jax._values.errors import InvalidTypeError, InvalidValueError
 from tests.product.pieces import All, Double
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("no_process_left")]
+pytestmark = pytest.mark.usefixtures("no_process_left")
 
 DATA = NamedSharding(Mesh(np.array(jax.devices()[:2]), ("data",)), P(None, "data"))
 FIRST = NamedSharding(DATA.mesh, P("data"))

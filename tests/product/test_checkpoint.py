@@ -376,7 +376,7 @@ def test_a_manager_may_be_made_before_the_first_use(tmp_path: Path, options: str
         env={**os.environ, "JAX_PLATFORMS": "cpu"},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=200,
     )
     assert done.returncode == 0, done.stderr
 

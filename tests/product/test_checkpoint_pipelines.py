@@ -16,7 +16,7 @@ import grain_jax as grain
 from grain_jax._product import checkpoint as module
 from grain_jax._values.errors import StateError
 
-pytestmark = [pytest.mark.usefixtures("no_process_left"), pytest.mark.timeout(60)]
+pytestmark = pytest.mark.usefixtures("no_process_left")
 
 
 def loader(**settings: Any) -> grain.DataLoader:

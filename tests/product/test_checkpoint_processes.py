@@ -63,7 +63,7 @@ def test_two_processes_share_a_checkpoint_and_one_reads_it(tmp_path: Path) -> No
         for index in range(2)
     ]
     try:
-        errors = [process.communicate(timeout=100)[1] for process in processes]
+        errors = [process.communicate(timeout=200)[1] for process in processes]
     finally:
         for process in processes:
             process.kill()

@@ -23,8 +23,7 @@ from grain_jax._product import leaves, structure
 from grain_jax._values.errors import InvalidTypeError, InvalidValueError
 from grain_jax._values.memory import is_owned, owned_empty
 from grain_jax.experimental import device_put
-
-pytestmark = pytest.mark.timeout(60)
+from tests.waiting import PATIENCE
 
 
 def mesh(*shape: int, names: str = "data model") -> Mesh:
@@ -411,7 +410,7 @@ def test_it_runs_ahead_of_its_user_by_the_buffer_size() -> None:
     with prefetch_to_device(source(), buffer_size=3) as iterator:
         assert not reads
         next(iterator)
-        assert enough.wait(10)
+        assert enough.wait(PATIENCE)
         assert len(reads) <= 5
 
 

@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,8 +23,7 @@ import grain_jax as grain
 from grain_jax import prefetch_to_device
 from grain_jax._values.errors import ClosedError, InvalidTypeError, InvalidValueError
 from grain_jax.experimental import device_put
-
-pytestmark = pytest.mark.timeout(60)
+from tests.waiting import PATIENCE, until
 
 ROOT = str(Path(__file__).resolve().parents[2])
 
@@ -35,10 +33,7 @@ def no_thread_left() -> Iterator[None]:
     before = set(threading.enumerate())
     yield
     gc.collect()
-    deadline = time.monotonic() + 10
-    while not set(threading.enumerate()) <= before and time.monotonic() < deadline:
-        time.sleep(0.005)
-    assert set(threading.enumerate()) <= before
+    assert until(lambda: set(threading.enumerate()) <= before)
 
 
 class Batches:
@@ -353,7 +348,7 @@ def test_case_12_close_closes_a_source_that_blocks() -> None:
     source = Blocking()
     iterator = prefetch_to_device(source)
     assert rows(next(iterator)) == [0, 1, 2, 3]
-    assert source.reading.wait(10)
+    assert source.reading.wait(PATIENCE)
     iterator.close()  # the test's timeout is what it would wait for
     assert source.closed.is_set()
 
@@ -393,7 +388,7 @@ def test_a_script_may_end_in_the_middle_of_a_transfer(
         env={**os.environ, "PYTHONPATH": ROOT},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
     )
     assert (done.returncode, done.stderr) == (3 if end == "raise" else 0, "")
 

@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def seen() -> list[dict[str, Any]]:
         for i in range(2)
     ]
     try:
-        outputs = [process.communicate(timeout=120) for process in processes]
+        outputs = [process.communicate(timeout=200) for process in processes]
     finally:
         for process in processes:
             process.kill()

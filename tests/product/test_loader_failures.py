@@ -16,6 +16,7 @@ import pytest
 import grain_jax as grain
 from grain_jax import errors
 from tests.product.pieces import Odd, plain, plain_list, shuffled
+from tests.waiting import until
 
 Batch = grain.transforms.Batch
 IndexSampler = grain.samplers.IndexSampler
@@ -90,9 +91,7 @@ def test_what_is_no_exception_waits_for_its_turn_too(tmp_path: Path) -> None:
     with loader:
         iterator = iter(loader)
         seen = [next(iterator).tolist()]
-        deadline = time.monotonic() + 10
-        while not Path(marks.mark).exists() and time.monotonic() < deadline:
-            time.sleep(0.01)
+        assert until(lambda: Path(marks.mark).exists())
         time.sleep(0.1)  # what was raised is here when the next is asked for
         seen.append(next(iterator).tolist())
         with pytest.raises(Stopped):

@@ -9,7 +9,7 @@ import pytest
 
 from tests.product.jobs import job, results
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(300)
 
 SHARDED = [16, 17, 19, 23]
 FILTERED = [[8, 8], [8, 16], [6, 16], [0, 8]]

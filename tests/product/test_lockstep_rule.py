@@ -15,8 +15,6 @@ from hypothesis import strategies as st
 from grain_jax._product import lockstep
 from grain_jax._values.errors import InvalidValueError
 
-pytestmark = pytest.mark.timeout(120)
-
 FACTS = {"rows": "4", "leaves": {}, "scalars": {}}
 
 

@@ -106,7 +106,7 @@ files.write_state(sys.argv[1], 0, 1, b"new")
 def test_a_process_killed_while_it_writes_leaves_the_old_file(tmp_path: Path) -> None:
     write_state(tmp_path, 0, 1, own(1))
     killed = subprocess.run(
-        [sys.executable, "-c", KILLED_BEFORE_THE_RENAME, tmp_path], cwd=ROOT, timeout=60
+        [sys.executable, "-c", KILLED_BEFORE_THE_RENAME, tmp_path], cwd=ROOT, timeout=200
     )
     assert killed.returncode == -signal.SIGKILL
     assert len(list(tmp_path.iterdir())) == 2  # its draft is still there, and does no harm
@@ -360,7 +360,6 @@ def test_a_name_with_a_count_beyond_all_measure_is_an_error_at_once(tmp_path: Pa
         read_state(tmp_path, 0, 1)
 
 
-@pytest.mark.timeout(20)
 @pytest.mark.parametrize("kind", ["pipe", "directory", "device", "loop"])
 @pytest.mark.parametrize("index", [0, 1])
 def test_what_is_no_plain_file_is_named_and_not_waited_for(

@@ -108,7 +108,6 @@ def test_a_wrong_number_of_leaves_is_refused() -> None:
             unflatten(treedef, leaves)
 
 
-@pytest.mark.timeout(60)
 def test_jax_is_not_imported_and_what_it_registers_is_a_leaf_until_then() -> None:
     script = """
 import sys, collections
@@ -122,4 +121,4 @@ import jax
 jax.tree_util.register_pytree_node(Box, lambda b: ((b.x,), None), lambda _, c: Box(*c))
 assert flatten({"a": [box, 2]})[0] == [1, 2]
 """
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=50)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=200)

@@ -6,7 +6,6 @@ import importlib
 import itertools
 import sys
 import textwrap
-import time
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 
 from grain_jax._execution.engine import launch
 from tests.conftest import children
+from tests.waiting import until
 
 _numbers = itertools.count()
 Make = Callable[[str], types.ModuleType]
@@ -26,9 +26,8 @@ def nothing_left(shared_process: launch.Handle) -> Iterator[None]:
     yield
     # The one that all tests keep may be another now.
     before.add(shared_process.zygote.process.pid)
-    deadline = time.monotonic() + 5
-    while (left := children() - before) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    until(lambda: not children() - before)
+    left = children() - before
     assert not left, f"processes {sorted(left)} outlived these tests"
 
 

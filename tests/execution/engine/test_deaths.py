@@ -18,7 +18,6 @@ from tests.conftest import children
 from tests.execution.engine import programs
 
 MODES = ["fork_imported", "fork_first", "fresh"]
-pytestmark = pytest.mark.timeout(60)
 
 
 def ask(pool: Pool, *payload: Any, label: str = "") -> Bundle:

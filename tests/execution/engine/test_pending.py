@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,9 @@ import pytest
 from grain_jax._execution.engine import arena
 from grain_jax._execution.engine.pool import Bundle, Pool
 from tests.execution.engine import programs
+from tests.waiting import until
 
 MODES = ["fork_imported", "fork_first", "fresh"]
-pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.fixture(autouse=True, params=["memfd", "file"])
@@ -33,11 +32,12 @@ def ask(pool: Pool, *payload: Any, inputs: Any = ()) -> Bundle:
 
 def settled(pool: Pool) -> int:
     """How many slots can be acquired once every attempt has reported."""
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
+
+    def reported() -> bool:
         ask(pool, programs.echo)
-        if not pool._ledger._flying:
-            break
+        return not pool._ledger._flying
+
+    assert until(reported)
     return pool._ledger._slots.available()
 
 
