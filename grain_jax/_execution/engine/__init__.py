@@ -22,6 +22,7 @@ starts the next: trainer, zygote (one per trainer), helper (one per pool), worke
     observer.py  what the trainer's code reads from modules
     changed.py   what it changes itself
     describer.py, likeness.py, changes.py  values and code as what is compared
+    guards.py    what code makes only where it is absent
     growths.py   containers that code adds to, compared as they grow
     drift.py     compares it in a worker
     signals.py   which signals are left to the trainer, and what steps start has

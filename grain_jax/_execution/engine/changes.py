@@ -9,8 +9,9 @@ import functools
 import types
 
 from grain_jax._algebra.mentions import NO_EFFECT, nested, writes
+from grain_jax._execution.engine.guards import GLOBALS, Guards, is_entry
 
-__all__ = ["ANY", "CELL", "IMPORT", "LOCAL", "RESULT", "Changes", "changes"]
+__all__ = ["ANY", "CELL", "IMPORT", "LOCAL", "RESULT", "Changes", "asked", "changes"]
 
 # What a chain may begin with instead of a global: a local variable, such as `self`; anything else;
 # a module that the function imports, whose name follows, with dots before it if it is relative; a
@@ -43,13 +44,20 @@ class Changes:
       kept: chains that it both reads and assigns.
       assigned: chains that it assigns.
       grown: chains of containers that it changes in place.
-      entries: chains of containers, each with an entry of its own that code assigns: the label it
-        has in messages, or "" where code counts with `+=` under names that are not known.
+      entries: chains of containers, each with an entry of its own that code assigns otherwise than
+        where it is absent: the label it has in messages, or "" where code counts with `+=` under
+        names that are not known.
       cells: variables of enclosing functions that it assigns or changes in place.
       made: chains that it compares to None, as what is made at its first use.
       used: those of `grown` whose elements it reads; whether there is one is not reading it.
       moved: those of `grown` whose elements do not keep their places.
       counted: those of `grown` whose length it takes.
+      once: chains that it assigns or adds to where they are absent, or empty.
+      once_entries: those of containers, with the labels.
+      loose: chains that it assigns or adds to elsewhere.
+      deep: chains of containers that it changes otherwise than by entries of their own: those may
+        be changes of what is in an entry.
+      truths: chains for which what is false counts as absent.
     """
 
     kept: frozenset[tuple[str, ...]] = frozenset()
@@ -61,6 +69,11 @@ class Changes:
     used: frozenset[tuple[str, ...]] = frozenset()
     moved: frozenset[tuple[str, ...]] = frozenset()
     counted: frozenset[tuple[str, ...]] = frozenset()
+    once: frozenset[tuple[str, ...]] = frozenset()
+    once_entries: frozenset[tuple[tuple[str, ...], str]] = frozenset()
+    loose: frozenset[tuple[str, ...]] = frozenset()
+    deep: frozenset[tuple[str, ...]] = frozenset()
+    truths: frozenset[tuple[str, ...]] = frozenset()
 
 
 @functools.lru_cache(maxsize=4096)
@@ -78,8 +91,17 @@ def changes(code: types.CodeType) -> Changes:
     used: set[tuple[str, ...]] = set()
     moved: set[tuple[str, ...]] = set()
     counted: set[tuple[str, ...]] = set()
+    once: set[tuple[str, ...]] = set()
+    loose: set[tuple[str, ...]] = set()
+    deep: set[tuple[str, ...]] = set()
+    truths: set[tuple[str, ...]] = set()
     for one in codes:
         scan = _Scan(one)
+        deep |= scan.deep
+        guarded = scan.guards.resolve()
+        once |= guarded[0]
+        loose |= guarded[1]
+        truths |= guarded[2]
         read |= scan.read
         assigned |= scan.assigned
         grown |= scan.grown
@@ -94,17 +116,32 @@ def changes(code: types.CodeType) -> Changes:
     texts = {text for one in codes for text in one.co_consts if isinstance(text, str)}
     kept |= {chain for chain in assigned if chain[1:] and chain[-1] in texts}  # read by `getattr`
     cells |= {chain[1] for chain in grown if chain[0] == CELL and len(chain) == 2}
+    entries |= {(chain[:-1], chain[-1]) for chain in loose if is_entry(chain)}
     return Changes(
-        frozenset(kept),
-        frozenset(assigned),
-        frozenset(grown),
-        frozenset(cells),
-        frozenset(entries),
-        frozenset(made),
-        frozenset(used),
-        frozenset(moved),
-        frozenset(counted),
+        kept=frozenset(kept),
+        assigned=frozenset(assigned),
+        grown=frozenset(grown),
+        cells=frozenset(cells),
+        entries=frozenset(entries),
+        made=frozenset(made),
+        used=frozenset(used),
+        moved=frozenset(moved),
+        counted=frozenset(counted),
+        once=frozenset(chain for chain in once if not is_entry(chain)),
+        once_entries=frozenset((chain[:-1], chain[-1]) for chain in once if is_entry(chain)),
+        loose=frozenset(chain for chain in loose if not is_entry(chain)),
+        deep=frozenset(deep),
+        truths=frozenset(truths),
     )
+
+
+@functools.lru_cache(maxsize=4096)
+def asked(code: types.CodeType) -> frozenset[tuple[tuple[str, ...], tuple[str, ...], bool]]:
+    """Returns chains, each with a function that a function calls where they are absent.
+
+    And whether what is false counts as absent.
+    """
+    return frozenset().union(*(_Scan(one).guards.resolve()[3] for one in nested(code)))
 
 
 def _may_write(code: types.CodeType) -> bool:
@@ -125,6 +162,8 @@ class _Scan:
         self.uses: collections.Counter[tuple[str, ...]] = collections.Counter()
         self.moved: set[tuple[str, ...]] = set()
         self.counted: set[tuple[str, ...]] = set()
+        self.deep: set[tuple[str, ...]] = set()
+        self.guards = Guards()
         self._default: tuple[str, ...] = ()  # whose `setdefault` is called
         self._aliases: dict[str, tuple[str, ...]] = {}
         self._module: tuple[str, ...] = ()  # that is imported from
@@ -135,6 +174,7 @@ class _Scan:
                 continue
             before = self._tops[-1] if self._tops else ()
             top = self._step(instruction, before, code)
+            self.guards.step(instruction, top)
             self._count(instruction, before, top)
             self._done.append(instruction)
             self._tops.append(top)
@@ -176,6 +216,8 @@ class _Scan:
         if kind in _ATTRIBUTES:
             if name in _MUTATORS and top:
                 self.grown.add(top)
+                self.guards.grow(top, instruction.offset)
+                self.deep.add(top)
             chain = (*self._owner(top), name)
             self.read.add(chain)
             return chain
@@ -209,8 +251,11 @@ class _Scan:
             self._store(name, top)
         elif kind in ("STORE_GLOBAL", "DELETE_GLOBAL"):
             self.assigned.add((name,))
+            self.guards.store((name,), instruction.offset)
         elif kind in ("STORE_ATTR", "DELETE_ATTR"):
-            self.assigned.add((*self._owner(top), name))
+            chain = (*self._owner(top), name)
+            self.assigned.add(chain)
+            self.guards.store(chain, instruction.offset, above=1)
         elif kind == "STORE_DEREF":
             if name in code.co_freevars:
                 self.cells.add(name)
@@ -220,7 +265,7 @@ class _Scan:
                 self.uses[container] -= 1
                 if kind != "STORE_SUBSCR":
                     self.moved.add(container)
-                self._assign_entry(container)
+                self._assign_entry(container, instruction.offset)
         return ()
 
     def _element(self, container: tuple[str, ...]) -> tuple[str, ...]:
@@ -233,7 +278,7 @@ class _Scan:
         made = [one for one in self._done[-2:] if one.opname != "PRECALL"][-1]
         return made.opname.startswith(("BUILD_", "CALL")) and not made.arg
 
-    def _assign_entry(self, container: tuple[str, ...]) -> None:
+    def _assign_entry(self, container: tuple[str, ...], offset: int) -> None:
         last, is_counted = self._done[-1], False
         if last.opname == "SWAP":  # as by `x[k] += 1`: the key lies below two copies
             copies = [at for at, one in enumerate(self._done) if one.opname == "COPY"]
@@ -245,10 +290,20 @@ class _Scan:
         if container[-1] == "__dict__" and isinstance(key, str):
             self.assigned.add((*container[:-1], key))
             self.read.add((*container[:-1], key))
+            self.guards.store((*container[:-1], key), offset, above=2)
+            return
+        if container == GLOBALS and isinstance(key, str):
+            self.assigned.add((key,))
+            self.guards.store((key,), offset, above=2)
             return
         self.grown.add(container)
-        if is_counted or isinstance(key, str | int):
-            self.entries.add((container, "" if key is None else f"[{key!r}]"))
+        self.guards.grow(container, offset)
+        if isinstance(key, str | int):
+            self.guards.store((*container, f"[{key!r}]"), offset, above=2)
+            return
+        self.deep.add(container)
+        if is_counted:
+            self.entries.add((container, ""))
 
     def _is_sum(self, container: tuple[str, ...]) -> bool:
         """Whether what is assigned is computed of the entry that is there."""

@@ -17,7 +17,7 @@ import re
 import sys
 import threading
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ import numpy as np
 from grain_jax._algebra import reach
 from grain_jax._execution.engine import changes, contents
 from grain_jax._execution.engine.digests import code_digest, digest
-from grain_jax._execution.engine.likeness import WIDTH, Description, cut, fixed
+from grain_jax._execution.engine.likeness import ONCE, TRUTH, WIDTH, Description, cut, fixed
 
 __all__ = ["FLAT", "Describer"]
 
@@ -76,6 +76,7 @@ class Describer:
       names: the attributes that are compared of an object; code mentions no others.
       cells: variables of enclosing functions that code changes, which are not compared.
       growing: those of the names that code adds to; of mappings what both have is compared.
+      made: attributes that code makes where they are absent, each with whether what is false is.
     """
 
     def __init__(
@@ -83,8 +84,10 @@ class Describer:
         names: frozenset[str],
         cells: frozenset[str] = frozenset(),
         growing: frozenset[str] = frozenset(),
+        made: Mapping[str, bool] = types.MappingProxyType({}),
     ) -> None:
         self.names = names
+        self._made = made
         self._growing = growing
         self._cells = cells
         self._left = 0
@@ -171,10 +174,25 @@ class Describer:
         """Describes the attributes of an object that code mentions."""
         held = contents.defaults(kind, self.names) | reach.attributes(value)
         names = (self.names | contents.stored(kind, self.names)) - contents.cached(kind)
-        names &= held.keys()
+        names = (names & held.keys()) - self._made.keys()
         chosen = [(f".{key}", held[key]) for key in sorted(names - self._growing)]
         growing = [(f".{key}", self._grown(held[key])) for key in sorted(names & self._growing)]
-        return (*self._each(chosen), *growing)
+        made = () if reach.is_a(value, threading.local) else self._once(held)
+        return (*self._each(chosen), *growing, *made)
+
+    def _once(self, held: dict[str, Any]) -> tuple[tuple[str, Description], ...]:
+        """Describes the attributes that code makes where they are absent."""
+        found = []
+        for key in sorted(held.keys() & self._made.keys()):
+            left, self._left = self._left, _MOST_PARTS
+            described = self._describe(held[key])
+            described = (
+                described if self._left >= _MOST_PARTS - _MOST_SENT else _condensed(described)
+            )
+            self._left = left
+            made = TRUTH if self._made[key] else ONCE
+            found.append((f".{key}", described._replace(made=made)))
+        return tuple(found)
 
     def _with_own(self, described: Description, value: Any, kind: type) -> Description:
         """Adds what a container, array, number or text has besides what such things have."""
@@ -266,8 +284,9 @@ class Describer:
         fixed = {key: part for key, part in given.items() if not reach.is_a(part, _CHANGING)}
         held |= {f"({key}=)": part for key, part in fixed.items()}
         own = vars(function)
-        held |= {f".{key}": own[key] for key in sorted(own.keys() & self.names)}
-        parts = self._each(held.items())
+        named = (own.keys() & self.names) - self._made.keys()
+        held |= {f".{key}": own[key] for key in sorted(named)}
+        parts = (*self._each(held.items()), *self._once(own))
         return Description("code", "", text, code_digest(code), origin, parts)
 
 

@@ -12,7 +12,7 @@ import importlib
 import os
 import sys
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from grain_jax._algebra import reach
@@ -20,7 +20,12 @@ from grain_jax._execution.engine import contents
 from grain_jax._execution.engine.changes import RESULT
 from grain_jax._execution.engine.describer import Describer
 from grain_jax._execution.engine.growths import Growing, Growth
-from grain_jax._execution.engine.likeness import Description, difference
+from grain_jax._execution.engine.likeness import (
+    Description,
+    difference,
+    difference_of_made,
+    lacks,
+)
 from grain_jax._values.errors import DriftError
 
 __all__ = [
@@ -81,6 +86,7 @@ class Observed:
       growing: those of the names that code adds to.
       observations: variables and functions.
       growths: containers in them that code adds to and reads.
+      made: attributes that code makes where they are absent, each with whether what is false is.
     """
 
     names: frozenset[str]
@@ -88,6 +94,7 @@ class Observed:
     growing: frozenset[str]
     observations: tuple[Observation, ...]
     growths: tuple[Growth, ...] = ()
+    made: Mapping[str, bool] = dataclasses.field(default_factory=dict)
 
 
 def find(path: Sequence[str]) -> Any:
@@ -119,10 +126,11 @@ class Watch:
     """
 
     def __init__(self, observed: Observed) -> None:
-        self._describer = Describer(observed.names, observed.cells, observed.growing)
+        self._describer = Describer(observed.names, observed.cells, observed.growing, observed.made)
         self._open: Sequence[Observation] = observed.observations
         self._growing = [Growing(one, self._describer) for one in observed.growths]
         self._unmade: set[tuple[str, ...]] = set()
+        self._lacking: set[tuple[str, ...]] = set()  # of what code makes, and nothing else
         self._told: list[tuple[str, str]] = []  # names, and what differs
 
     def look(self) -> bool:
@@ -167,7 +175,7 @@ class Watch:
         if one.how == MADE and value is None:
             return False
         if one.how == KEPT:
-            if value is None:
+            if value is None or value is ABSENT:
                 self._unmade.add(one.path)
                 return False
             if one.path not in self._unmade:
@@ -176,18 +184,25 @@ class Watch:
             if name not in sys.modules:
                 _import(name)
         there = _MISSING if value is ABSENT else self._describer.describe(value)
-        found = _compared(one, there)
+        is_again = one.path in self._lacking
+        found = difference_of_made(one.described, there) if is_again else _compared(one, there)
         if found is not None:
             self._told.append((one.name, _told(one, *found)))
             return True
+        if lacks(one.described, there):
+            self._lacking.add(one.path)
+            return False
         return one.how != GROWS or _instances(one.described) <= _instances(there)
 
 
 def _compared(one: Observation, there: Description) -> tuple[str, str, str] | None:
     here = one.described
+    if there is _MISSING and here.made:
+        return None  # code makes it
     if there is _MISSING:
         return "", str(here), str(there)
-    if one.how == GROWS and here.kind != "mapping":
+    is_open = here.kind == "mapping" or any(part.made for _, part in here.parts)
+    if one.how == GROWS and not is_open:
         return None
     return difference(here, there, grows=one.grows)
 

@@ -38,12 +38,14 @@ class Rule:
       has_numbers: whether numbers are compared: not if code counts, or notes times.
       is_moved: whether elements of a list change their places.
       is_counted: whether code takes its length.
+      is_filled: whether code fills it where it is empty.
     """
 
     left: frozenset[str] = frozenset()
     has_numbers: bool = True
     is_moved: bool = False
     is_counted: bool = False
+    is_filled: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -56,6 +58,7 @@ class Growth:
       flat: keys and values where all are numbers and text, for `marshal`; of a list, its elements.
       entries: others, by their keys as text.
       is_numbering: whether it numbers its keys: what lacks one will give another number to others.
+      is_filled: whether code fills it where it is empty, always with the same.
     """
 
     path: tuple[str, ...]
@@ -63,6 +66,7 @@ class Growth:
     flat: bytes | None
     entries: dict[str, Description]
     is_numbering: bool
+    is_filled: bool
 
 
 _Path = tuple[str, ...]
@@ -105,10 +109,10 @@ def _growth(
     path: tuple[str, ...], labels: tuple[str, ...], value: Any, rule: Rule, describer: Describer
 ) -> Growth | None:
     if not reach.is_a(value, dict):
-        if type(value) is not list or rule.is_moved or not rule.has_numbers:
+        if type(value) is not list or rule.is_moved or rule.left or not rule.has_numbers:
             return None
         is_flat = 0 < len(value) <= _MOST_FLAT and _are_flat(value)
-        return Growth(path, labels, marshal.dumps(value, 2), {}, False) if is_flat else None
+        return Growth(path, labels, marshal.dumps(value, 2), {}, False, False) if is_flat else None
     left = rule.left
     items = [
         (key, part)
@@ -122,10 +126,10 @@ def _growth(
     if _are_flat(keys) and _are_flat(parts):
         flat = marshal.dumps((keys, parts), 2)
         is_numbering = rule.is_counted and _is_numbering(keys, parts)
-        return Growth(path, labels, flat, {}, is_numbering)
+        return Growth(path, labels, flat, {}, is_numbering, rule.is_filled)
     plain = [(key, part) for key, part in items if _is_plain(key)][:_MOST]
     entries = {repr(key): describer.describe(part) for key, part in plain}
-    return Growth(path, labels, None, entries, False) if entries else None
+    return Growth(path, labels, None, entries, False, rule.is_filled) if entries else None
 
 
 def _are_flat(parts: list[Any]) -> bool:
@@ -225,6 +229,12 @@ class Growing:
         return None
 
     def _look_at_entries(self, value: dict[Any, Any]) -> tuple[str, str, str] | None:
+        # What code puts in at first is there where it has, and not where it found others.
+        is_begun = self.growth.is_filled and value and not self._size
+        if is_begun and not any(self._name(key) in self._expected for key in dict.__iter__(value)):
+            key = next(dict.__iter__(value))
+            there = str(self._describer.describe(dict.__getitem__(value, key)))
+            return self._describer.label(key), _MISSING, there
         size, last = dict.__len__(value), next(dict.__reversed__(value), None)
         if size != self._size or last is not self._last:
             for key, part in list(self._added(value)):
@@ -244,18 +254,24 @@ class Growing:
             yield key, dict.__getitem__(value, key)
 
     def _compared(self, key: Any, part: Any) -> tuple[str, str, str] | None:
+        name = self._name(key)
         if self.growth.flat is None:
-            name = repr(key) if _is_plain(key) else ""
             if name not in self._expected:
                 return None
             found = difference(self._expected.pop(name), self._describer.describe(part))
             return found and (self._describer.label(key) + found[0], *found[1:])
-        if type(key) not in FLAT or key not in self._expected:
+        if name is _MISSING or key not in self._expected:
             return None
         expected = self._expected.pop(key)
         if _is_same(expected, part):
             return None
         return self._describer.label(key), *self._told(expected, part)
+
+    def _name(self, key: Any) -> Any:
+        """Returns the name that an entry has among those that are expected."""
+        if self.growth.flat is None:
+            return repr(key) if _is_plain(key) else _MISSING
+        return key if type(key) in FLAT else _MISSING
 
     def _told(self, here: Any, there: Any) -> tuple[str, str]:
         return str(self._describer.describe(here)), str(self._describer.describe(there))

@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
-__all__ = ["WIDTH", "Description", "cut", "difference", "fixed"]
+__all__ = [
+    "ONCE",
+    "TRUTH",
+    "WIDTH",
+    "Description",
+    "cut",
+    "difference",
+    "difference_of_made",
+    "fixed",
+    "growing",
+    "is_unmade",
+    "lacks",
+    "leaving",
+    "without",
+    "without_own",
+]
+
+ONCE, TRUTH = "once", "truth"
 
 WIDTH = 80
 _MISSING = "missing"
+_FALSE = frozenset({"False", "0", "0.0", "0j", "''", "b''"})
 
 
 class Description(NamedTuple):
@@ -22,6 +41,8 @@ class Description(NamedTuple):
       origin: of code, and of an object, the module that defines it or its class.
       parts: what it is made of, each with what messages call it: "[0]", ".scale".
       grows: whether it is an attribute that code adds to: of mappings what both have is compared.
+      made: `ONCE` for what code makes where it is None or empty, and `TRUTH` for what it makes
+        where it is false: compared where both have it.
     """
 
     kind: str
@@ -31,6 +52,7 @@ class Description(NamedTuple):
     origin: str = ""
     parts: tuple[tuple[str, Description], ...] = ()
     grows: bool = False
+    made: str = ""
 
     def __str__(self) -> str:
         if self.kind in ("mapping", "object", "list", "set"):
@@ -78,6 +100,8 @@ def difference(
       there: the value of a worker.
       grows: whether code adds to the value, so that only what both have is compared.
     """
+    if here.made and (is_unmade(here, here.made) or is_unmade(there, here.made)):
+        return None
     if here.grows:
         if here.kind != "mapping" or here.type != there.type:
             return None
@@ -98,7 +122,7 @@ def difference(
     elif here.digest != there.digest:
         return _told(here, there)
     if here.kind == "set":
-        return None if here == there else _told(here, there)
+        return None if here.parts == there.parts else _told(here, there)
     return _difference_of_parts(here, there, grows)
 
 
@@ -121,12 +145,12 @@ def _difference_of_parts(
             found = difference(part, theirs[label])
             if found is not None:
                 return label + found[0], *found[1:]
-        elif not (grows or part.grows):
+        elif not (grows or part.grows or part.made):
             return label, str(part), _MISSING
     if grows:
         return None
     for label, part in theirs.items():
-        if label not in ours and not part.grows:
+        if label not in ours and not part.grows and not part.made:
             return label, _MISSING, str(part)
     if here.kind == "mapping" and [*ours] != [*theirs] and not _is_registry(here):
         return "", f"in the order {', '.join(ours)}", f"in the order {', '.join(theirs)}"
@@ -134,10 +158,93 @@ def _difference_of_parts(
 
 
 def fixed(described: Description) -> Description:
-    """Returns a description without the attributes that code adds to."""
-    parts = ((label, fixed(part)) for label, part in described.parts if not part.grows)
+    """Returns a description without the attributes that code adds to, or makes."""
+    kept = ((label, part) for label, part in described.parts if not part.grows and not part.made)
+    parts = ((label, fixed(part)) for label, part in kept)
     return described._replace(parts=tuple(parts)) if described.parts else described
 
 
 def _is_registry(described: Description) -> bool:
     return any(part.kind == "code" for label, part in described.parts if label[:1] == "[")
+
+
+_ABSENT = Description("opaque", "missing", _MISSING)
+
+
+def is_unmade(described: Description, made: str) -> bool:
+    """Whether what code makes is not there yet: it is None, empty, or false where that counts."""
+    if described.kind in ("mapping", "list", "set"):
+        return not described.parts
+    if described.type == "NoneType" or described.text == _MISSING:
+        return True
+    return made == TRUTH and described.kind == "value" and described.text in _FALSE
+
+
+def difference_of_made(here: Description, there: Description) -> tuple[str, str, str] | None:
+    """Returns where what code has made meanwhile first differs; None if it does not."""
+    if here.made:
+        return difference(here, there)
+    theirs = dict(there.parts)
+    for label, part in here.parts:
+        found = difference_of_made(part, theirs[label]) if label in theirs else None
+        if found is not None:
+            return label + found[0], *found[1:]
+    return None
+
+
+def lacks(here: Description, there: Description) -> bool:
+    """Whether code of a worker has still to make something that the trainer has."""
+    if here.made and not is_unmade(here, here.made) and is_unmade(there, here.made):
+        return True
+    theirs = dict(there.parts)
+    return any(
+        lacks(part, theirs.get(label, _ABSENT))
+        for label, part in here.parts
+        if part.made or part.parts
+    )
+
+
+def without(described: Description, labels: set[str]) -> Description:
+    """Leaves out entries that code assigns: by their labels, and with "" those that count."""
+    counts = ("int", "float") if "" in labels else ()
+    parts = tuple(
+        (label, part)
+        for label, part in described.parts
+        if label not in labels and part.type not in counts
+    )
+    return described._replace(parts=parts)
+
+
+def leaving(described: Description, labels: dict[str, bool], is_deep: bool) -> Description:
+    """Marks the entries that code makes where they are absent.
+
+    Args:
+      described: a container.
+      labels: of such entries, each with whether what is false counts as absent.
+      is_deep: whether code may change what is in them: containers there are left out.
+    """
+    parts = []
+    for label, part in described.parts:
+        if label not in labels:
+            parts.append((label, part))
+        elif not is_deep or part.kind == "value":
+            parts.append((label, part._replace(made=TRUTH if labels[label] else ONCE)))
+    return described._replace(parts=tuple(parts)) if labels else described
+
+
+def without_own(described: Description, entries: dict[tuple[str, ...], set[str]]) -> Description:
+    """Leaves out entries that code assigns in attributes, at any depth."""
+    if not described.parts:
+        return described
+    parts = []
+    for label, part in described.parts:
+        inner = without_own(part, entries)
+        labels = entries.get((label[1:],)) if inner.grows else None
+        parts.append((label, inner if labels is None else without(inner, labels)))
+    return described._replace(parts=tuple(parts))
+
+
+def growing(described: Description, labels: Iterable[str]) -> Description:
+    """Marks parts that code adds to by methods of the object that holds them."""
+    parts = ((label, part._replace(grows=label in labels)) for label, part in described.parts)
+    return described._replace(parts=tuple(parts)) if labels else described

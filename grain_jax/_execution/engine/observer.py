@@ -16,6 +16,7 @@ from grain_jax._execution.engine import contents, namesakes
 from grain_jax._execution.engine.changed import (
     INSIDE,
     Changed,
+    Once,
     Rules,
     assigned_by,
     lent_by,
@@ -34,7 +35,14 @@ from grain_jax._execution.engine.drift import (
     time_of,
 )
 from grain_jax._execution.engine.growths import Growth, growths
-from grain_jax._execution.engine.likeness import Description
+from grain_jax._execution.engine.likeness import (
+    ONCE,
+    TRUTH,
+    growing,
+    leaving,
+    without,
+    without_own,
+)
 
 __all__ = ["observe"]
 
@@ -91,7 +99,8 @@ class _Observer:
         theirs = assigned_by(init)
         names = frozenset(mentioned - code.kept.attributes)
         containers = frozenset(names & code.grown.attributes)
-        describer = Describer(names, frozenset(code.cells), containers)
+        made = code.once.attributes
+        describer = Describer(names, frozenset(code.cells), containers, made)
         found_growths: list[Growth] = []
         observations = []
         for path, value in self._values.items():
@@ -104,7 +113,8 @@ class _Observer:
             if found is not None:
                 observations.append(found)
         observed = tuple(observations)
-        return Observed(names, frozenset(code.cells), containers, observed, tuple(found_growths))
+        cells = frozenset(code.cells)
+        return Observed(names, cells, containers, observed, tuple(found_growths), made)
 
     def _find(self, named: list[Any], by_value: list[Any]) -> set[str]:
         """Takes all that code can reach; returns the names in functions that travel."""
@@ -231,7 +241,10 @@ class _Code:
             self._add(function, id(function) in called)
         self.kept.attributes |= _only_assigned(functions)
         self._lent = lent_by(functions, self.grown)
-        self.rules = Rules(functions, self.grown, self.entries, self.growing)
+        self.once = Once(functions, self._lent)
+        for place, labels in self.once.own.items():
+            self.entries.setdefault(place, set()).update(labels)
+        self.rules = Rules(functions, self.grown, self.entries, self.growing, self.once)
 
     def _add(self, function: types.FunctionType, is_called: bool) -> None:
         found = changes(function.__code__)
@@ -266,27 +279,36 @@ def _observation(
 ) -> Observation | None:
     """Returns what a worker compares with what it has there; None where nothing is."""
     kind = type(value)
-    is_kept = code.kept.has(path)
-    described = _without_own(describer.describe(value), code.entries)
+    is_kept, is_once = code.kept.has(path), code.once.has(path)
+    described = without_own(describer.describe(value), code.entries)
     grows = code.grown.has(path)
     if (kind.__module__, kind.__qualname__) in code.growing and not grows:
         grows = described.kind != "object"
-        described = _growing(described, contents.inside(value) or ())
+        described = growing(described, contents.inside(value) or ())
     how = KEPT if is_kept else GROWS if grows else EQUAL
     if path[-1] == RESULT:
         if value is None or grows:
             return None
         how = MADE
+    elif is_once and how in (KEPT, GROWS):
+        how = MADE
+        described = described._replace(made=TRUTH if code.once.is_truth(path) else ONCE)
     elif how == KEPT and code.made.has(path):
         how = MADE
     place = path if len(path) == 2 or path[-1] == RESULT else path[-1:]
-    if described.kind == "mapping" and place in code.entries:
-        described = _without(described, code.entries[place])
-    if how in (KEPT, MADE) and (described.kind == "opaque" or described.type in ("int", "float")):
-        return None  # a time, a process: made at the first use to differ
+    if described.kind in ("mapping", "list"):
+        made = code.once.entries.get(place, {})
+        if described.kind == "mapping" or made:
+            described = without(described, code.entries.get(place, set()))
+        if not is_once:
+            described = leaving(described, made, code.once.is_deep(path))
+    # A time, a process, memory to write to: made at the first use to differ.
+    is_own = described.type in ("int", "float") or (described.kind == "value" and grows)
+    if how in (KEPT, MADE) and (described.kind == "opaque" or (is_own and not is_once)):
+        return None
     file = getattr(sys.modules[path[0]], "__file__", None) or ""
     changed = _times.setdefault(file, time_of(file))
-    adds = how == GROWS or (how != EQUAL and code.adds_to(path))
+    adds = how == GROWS or (how != EQUAL and not is_once and code.adds_to(path))
     return Observation(path, described, how, adds, file, changed)
 
 
@@ -370,35 +392,6 @@ def _modules_in(
 def _name_of(module: types.ModuleType) -> str:
     name = vars(module).get("__name__")
     return name if type(name) is str else ""
-
-
-def _without(described: Description, labels: set[str]) -> Description:
-    """Leaves out entries that code assigns: by their labels, and with "" those that count."""
-    counts = ("int", "float") if "" in labels else ()
-    parts = tuple(
-        (label, part)
-        for label, part in described.parts
-        if label not in labels and part.type not in counts
-    )
-    return described._replace(parts=parts)
-
-
-def _without_own(described: Description, entries: dict[tuple[str, ...], set[str]]) -> Description:
-    """Leaves out entries that code assigns in attributes, at any depth."""
-    if not described.parts:
-        return described
-    parts = []
-    for label, part in described.parts:
-        inner = _without_own(part, entries)
-        labels = entries.get((label[1:],)) if inner.grows else None
-        parts.append((label, inner if labels is None else _without(inner, labels)))
-    return described._replace(parts=tuple(parts))
-
-
-def _growing(described: Description, labels: Iterable[str]) -> Description:
-    """Marks parts that code adds to by methods of the object that holds them."""
-    parts = ((label, part._replace(grows=label in labels)) for label, part in described.parts)
-    return described._replace(parts=tuple(parts)) if labels else described
 
 
 def _changes_itself(function: types.FunctionType) -> bool:
