@@ -12,14 +12,17 @@ unexport PYTHONDONTWRITEBYTECODE
 # What `make test-newest` runs, and `make faults` with fresh draws.
 SHORT := tests/algebra tests/datasets tests/property tests/values
 
+# What `make examples` runs, and `make test` does not.
+EXAMPLES := tests/examples
+
 .PHONY: help demo examples docs site test test-modes test-newest faults lint types format \
   build-files bench notebook clean
 
 help:
 	@echo "make demo    train, kill, resume, compare: the whole path on real data"
-	@echo "make examples   all examples and notebooks"
+	@echo "make examples   the tests of examples and notebooks"
 	@echo "make docs    the documentation as a site in docs/_build/site, and all that its pages show"
-	@echo "make test    the test suite                  (PYTEST_ARGS='-k name' to choose)"
+	@echo "make test    all other tests                 (PYTEST_ARGS='-k name' to choose)"
 	@echo "make test-modes   the same, all cases in each start mode and kind of memory of the engine"
 	@echo "make test-newest  a short form of it on the newest Python that is installed"
 	@echo "make faults  the long forms of the campaigns in tests/faults: an hour"
@@ -29,13 +32,10 @@ help:
 demo: $(VENV)/.installed-examples
 	$(BIN)/python examples/demo.py
 
-# All examples, and the notebooks, from top to bottom.
+# The demo, the language model, the notebooks, and jobs of several processes: each killed, resumed
+# and compared.
 examples: $(VENV)/.installed-test
-	$(BIN)/python examples/demo.py
-	$(BIN)/python examples/language_model.py
-	@folder="$$(mktemp -d)" && trap 'rm -rf "$$folder"' EXIT && \
-	  $(BIN)/python examples/multihost.py "$$folder" --processes 2 --epochs 2
-	$(BIN)/python -m pytest -q -n 0 tests/test_colabs.py
+	$(BIN)/python -m pytest -n auto --dist worksteal $(PYTEST_ARGS) $(EXAMPLES)
 
 # What the pages show runs in `make test`, too; `make site` only builds them.
 docs: site
@@ -45,7 +45,7 @@ site: $(VENV)/.installed-docs
 	$(BIN)/python -m tools.site
 
 test: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -n auto --dist worksteal $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n auto --dist worksteal --ignore=$(EXAMPLES) $(PYTEST_ARGS)
 
 # All of `tests/cases` in each way of the engine; `make test` runs one of them for each case.
 test-modes:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "language_model.py"
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "language_model.py"
 
 
 @pytest.mark.timeout(400)
