@@ -15,6 +15,7 @@ __all__ = [
     "NO_EFFECT",
     "Mentions",
     "absolute",
+    "makes_classes",
     "mentions",
     "names_in_text",
     "nested",
@@ -33,6 +34,7 @@ _WRITERS = frozenset(
     STORE_DEREF
     """.split()  # noqa: SIM905
 )
+_BUILD_CLASS = dis.opmap["LOAD_BUILD_CLASS"]
 _STORING = frozenset({"STORE_ATTR", "DELETE_ATTR", "STORE_GLOBAL", "DELETE_GLOBAL"})
 _WRITING = frozenset(dis.opmap[name] for name in _WRITERS if name in dis.opmap)
 
@@ -137,6 +139,12 @@ def nested(code: types.CodeType) -> Iterator[types.CodeType]:
 def writes(code: types.CodeType) -> bool:
     """Whether code, itself, assigns anything but its own local variables."""
     return not _WRITING.isdisjoint(code.co_code[::2])
+
+
+@functools.lru_cache(maxsize=4096)
+def makes_classes(code: types.CodeType) -> bool:
+    """Whether the code of a function makes classes as it runs."""
+    return any(_BUILD_CLASS in one.co_code[::2] for one in nested(code))
 
 
 def _constants(code: types.CodeType) -> Iterator[str]:

@@ -31,7 +31,7 @@ from grain_jax._algebra.insides import (
     names_for,
     unweak,
 )
-from grain_jax._algebra.mentions import mentions
+from grain_jax._algebra.mentions import absolute, makes_classes, mentions
 from grain_jax._algebra.variables import names_in, variables
 
 __all__ = [
@@ -66,9 +66,12 @@ _CONTAINERS = (list, tuple, set, frozenset, collections.deque)
 # Special methods run without being named in code. Those that make an object have run for one that
 # is there, and those that show or save it run for nobody's records.
 MAKING = frozenset({"__init__", "__new__", "__post_init__"})
-# Those that run as a class is made have run before.
 SAVING = frozenset({"__repr__", "__str__", "__reduce__", "__reduce_ex__", "__getstate__"})
+# Those that run as a class is made have run before, but for classes that code makes as it runs, or
+# a module that it imports only then.
 OF_CLASSES = frozenset({"__init_subclass__", "__set_name__", "__prepare__", "__class_getitem__"})
+
+_MAKES_CLASSES = "<class>"  # counts as a name of such code
 
 _DESCRIPTORS = (
     types.GetSetDescriptorType,
@@ -142,12 +145,15 @@ class _Walk:
             if not is_a(value, (dict, *_CONTAINERS)) or is_users(kind.__module__):
                 self._look_into_object(found, depth)
 
-    def _add(self, found: Found, depth: int, is_named: bool = True) -> None:
-        """Takes something up, at once or when code mentions its name."""
-        if is_named or found.name in self._named:
+    def _add(
+        self, found: Found, depth: int, is_named: bool = True, awaited: str | None = None
+    ) -> None:
+        """Takes something up, at once or when code mentions its name, or another one."""
+        awaited = found.name if awaited is None else awaited
+        if is_named or awaited in self._named:
             self._ready.append((found, depth))
         else:
-            self._waiting.setdefault(found.name, []).append((found, depth))
+            self._waiting.setdefault(awaited, []).append((found, depth))
 
     def _mention(self, names: Iterable[str]) -> None:
         for name in names:
@@ -180,6 +186,11 @@ class _Walk:
         where = f"{module}.{function.__qualname__}"
         self._ready.append((Found(FUNCTION, where, function, module, function.__qualname__), depth))
         self._mention(names_in(function))
+        # A module that is imported here has made classes before, and makes them later in a worker.
+        package = scope.get("__package__") or ""
+        imported = (absolute(name, package) for name, *_ in mentions(code).imports)
+        if makes_classes(code) or any(map(is_users, imported)):
+            self._mention([_MAKES_CLASSES])
         held_modules = [value for value in cells.values() if is_a(value, types.ModuleType)]
         for found in variables(function, held_modules):
             key = (found.module, found.name)
@@ -210,16 +221,18 @@ class _Walk:
                     is_hook = is_a(functions_of(value)[0], types.FunctionType)
                     if not is_hook:
                         continue  # a table of its members: it adds to that itself
-                if is_a(value, _DESCRIPTORS) or name in SAVING or name in OF_CLASSES:
-                    continue
-                if issubclass(base, type) and name in MAKING:  # these, too, run as one is made
+                if is_a(value, _DESCRIPTORS) or name in SAVING:
                     continue
                 if is_special and not hasattr(value, "__get__"):
                     continue  # the name of its module, say
+                is_of_class = name in OF_CLASSES or (issubclass(base, type) and name in MAKING)
                 for inner in functions_of(value):
                     path = f"{base.__qualname__}.{name}"
                     found = Found(ATTRIBUTE, path, inner, name=name, owner=base, is_hook=is_hook)
-                    self._add(found, depth, is_named=is_special or is_hook)
+                    if is_of_class:
+                        self._add(found, depth, is_named=False, awaited=_MAKES_CLASSES)
+                    else:
+                        self._add(found, depth, is_named=is_special or is_hook)
                 if is_hook:
                     self._mention([name])
 

@@ -183,7 +183,7 @@ class _Observer:
                 )
 
     def _note(self, *path: str, value: Any) -> None:
-        is_special = path[-1].startswith("__") and not callable(value)
+        is_special = path[-1].startswith("__") and not callable(reach.functions_of(value)[0])
         # What no source code can name (`@py_assert`) comes from hooks that rewrite code as it is
         # imported, as pytest does; workers import without them.
         is_special = is_special or not path[-1].isidentifier()
