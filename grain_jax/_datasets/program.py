@@ -17,6 +17,9 @@ from grain_jax._values import faults, progress
 
 __all__ = ["GapError", "Gathered", "Outcome", "Program", "Read"]
 
+_BRIEF_SECONDS = 2e-4
+"""Of a read that takes less nobody asks how much of it was waiting."""
+
 
 @dataclasses.dataclass(slots=True)
 class Gathered:
@@ -70,7 +73,10 @@ class GapError(Exception):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Read:
-    """The records of some units, and how long reading them only waited, in seconds."""
+    """The records of some units, and how long reading them only waited, in seconds.
+
+    That is 0 for brief reads, and where the one before was brief.
+    """
 
     units: int
     block: Block
@@ -92,6 +98,7 @@ class Program:
             root.threads = self._roots[0].threads  # one set for all that a process reads
         self._stages = list(stages)
         self._skips = plan.skips
+        self._slow: set[int] = set()  # stages that took long when they last read
         self._stays = len(self._roots) < len(leaves)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -340,9 +347,13 @@ class Program:
     def _read(self, stage: Stage, payload: Any) -> Read:
         """Reads the records of all units, or of those before the first one with a gap."""
         progress.at(access.READING)
-        begin, busy = time.perf_counter(), time.thread_time()
+        # Asking for a thread's time can cost more than a brief read does.
+        is_slow = stage.number in self._slow
+        begin, busy = time.perf_counter(), time.thread_time() if is_slow else 0.0
         block = stage.origin.read(payload)
-        waited = time.perf_counter() - begin - (time.thread_time() - busy)
+        seconds = time.perf_counter() - begin
+        waited = seconds - (time.thread_time() - busy) if is_slow else 0.0
+        (self._slow.discard if seconds < _BRIEF_SECONDS else self._slow.add)(stage.number)
         units = -(-payload.count // stage.unit)
         if stage.needs_all and block.rows is not None:
             units = before_gap(block.rows) // stage.unit
