@@ -41,7 +41,7 @@ from grain_jax._execution.engine import (
 
 __all__ = ["PARCEL_HEAD", "RUNS", "STARTED", "command", "main", "read_settings"]
 
-_FAREWELL = 1.0  # seconds that workers have to close what they have opened
+_FAREWELL = 3.0  # seconds that workers have to close what they have opened
 _LAST = 0.5  # seconds that what workers have started has to end after them
 _LOOK = 0.5  # seconds between two looks at the parent
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36

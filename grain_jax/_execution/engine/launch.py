@@ -31,6 +31,8 @@ __all__ = [
 
 MODES = ("fork_imported", "fork_first", "fresh")
 
+_STOPPED_AFTER = 5.0  # seconds that a helper has to end its workers, and these to close their files
+
 
 def supported() -> bool:
     """Whether worker processes can be had on this system."""
@@ -218,7 +220,7 @@ class Helper:
             self._process.kill()
         elif ready:
             self._tell(b"stop")
-        if not self._ended(2.0, kill=not ready):
+        if not self._ended(_STOPPED_AFTER, kill=not ready):
             self._kill()
             self._ended(1.0, kill=True)
         self.control.close()
