@@ -32,6 +32,11 @@ settings.register_profile("fresh", deadline=None)
 settings.load_profile("fixed")
 
 
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """One process more than there are cores: much of a test is waiting for other processes."""
+    return (os.cpu_count() or 1) + 1
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Puts those that may take long first: at the end one process would be left with them."""
     items.sort(key=lambda item: not _may_take_long(item))

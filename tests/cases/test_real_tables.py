@@ -281,15 +281,14 @@ def test_several_datasets_in_a_dict_are_refused_by_name(tmp_path: Path) -> None:
         with pytest.raises(TypeError, match=r"'train', 'test'.*write source\['train'\]"):
             grain.load(given)
     splits.save_to_disk(tmp_path / "data")
+    expected = [{"x": i, "t": t} for i, t in ((1, "a"), (2, "b"), (3, "c"))]
     for source in (train, hf.load_from_disk(tmp_path / "data")["train"]):
-        for workers in (0, 2):
-            assert rows(source, workers) == [
-                {"x": i, "t": t} for i, t in ((1, "a"), (2, "b"), (3, "c"))
-            ]
-            (batch,) = rows(source, workers, batch_size=3)
-            assert batch["x"].tolist() == [1, 2, 3]
-            with grain.load(source, num_epochs=1, worker_count=workers) as loader:
-                assert len(list(loader)) == 3
+        for workers in (0, 1):  # which takes seconds to import what such a table needs
+            assert rows(source, workers) == expected
+        (batch,) = rows(source, 0, batch_size=3)
+        assert batch["x"].tolist() == [1, 2, 3]
+        with grain.load(source, num_epochs=1) as loader:
+            assert len(list(loader)) == 3
         assert source[0] == {"x": 1, "t": "a"}  # the end of a loader leaves it usable
 
 
