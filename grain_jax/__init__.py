@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from grain_jax._values.records import Record as Record
     from grain_jax._values.records import RecordMetadata as RecordMetadata
     from grain_jax._values.settings import config as config
+    from grain_jax._values.stats import Stats as Stats
+    from grain_jax._values.stats import StepStats as StepStats
+    from grain_jax._values.stats import WorkerStats as WorkerStats
 else:
     __getattr__, __dir__, __all__ = _lazy.facade(
         __name__,
@@ -54,6 +57,9 @@ else:
             "ReadOptions": "grain_jax._values.options:ReadOptions",
             "Record": "grain_jax._values.records:Record",
             "RecordMetadata": "grain_jax._values.records:RecordMetadata",
+            "Stats": "grain_jax._values.stats:Stats",
+            "StepStats": "grain_jax._values.stats:StepStats",
+            "WorkerStats": "grain_jax._values.stats:WorkerStats",
             "config": "grain_jax._values.settings:config",
             "load": "grain_jax._product.data_loader:load",
             "prefetch_to_device": "grain_jax._product.device:prefetch_to_device",

@@ -14,7 +14,7 @@ PUBLIC = {
     "grain_jax": """
         DataLoader DataLoaderIterator DatasetIterator DeviceIterator ErrorPolicy
         IterDataset MapDataset MultiprocessingOptions
-        ReadOptions Record RecordMetadata checkpoint config constants errors experimental load
+        ReadOptions Record RecordMetadata Stats StepStats WorkerStats checkpoint config constants errors experimental load
         multiprocessing prefetch_to_device python samplers sharding sources transforms""",
     "grain_jax.checkpoint": "CheckpointHandler CheckpointRestore CheckpointSave",
     "grain_jax.constants": "DATASET_INDEX EPOCH INDEX META_FEATURES RECORD RECORD_KEY SEED",
@@ -59,7 +59,10 @@ PUBLIC = {
 
 # Ours alone at this path; every other name is where Grain has it.
 NOT_IN_GRAIN = {
-    "grain_jax": {"DeviceIterator", "ErrorPolicy", "errors", "prefetch_to_device"},
+    "grain_jax": {
+        *("DeviceIterator", "ErrorPolicy", "Stats", "StepStats", "WorkerStats"),
+        *("errors", "prefetch_to_device"),
+    },
     "grain_jax.errors": set(PUBLIC["grain_jax.errors"].split()),
     "grain_jax.experimental": {"ParseExample", "TextLinesIterDataset"},
     "grain_jax.python": {"FlatMapTransform"},

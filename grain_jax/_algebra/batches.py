@@ -46,7 +46,7 @@ class BatchStep(traits.Traits):
         batches: list[Any] = []
         begin = 0
         ends = [min(begin + self.size, len(block)) for begin in range(0, len(block), self.size)]
-        progress.at(self.title, block.span)
+        progress.at(self.title, block.span, len(block.data))
         try:
             for end in ends:
                 if self.function is None:

@@ -33,7 +33,7 @@ class GroupStep(traits.Traits):
     keeps_key = False
 
     def __call__(self, block: Block, failures: running.Failures | None = None) -> Block:
-        progress.at(self.title, block.span)
+        progress.at(self.title, block.span, len(block.data))
         last = len(block) - 1
         try:
             made = [self.make(block.data, block.layout)]

@@ -163,7 +163,7 @@ def run(step: ElementStep, block: Block, failures: Failures | None = None) -> Bl
         # The iterator knows how far it is: nobody has to count as elements go by.
         return max(0, count - operator.length_hint(rows) - 1)
 
-    progress.at(step.title, lambda: block.where(at()))
+    progress.at(step.title, lambda: block.where(at()), count)
     while True:
         try:
             step.act(block, rows, made)

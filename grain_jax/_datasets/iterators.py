@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from grain_jax._datasets.plan import Plan
 from grain_jax._values import checkpointable, closing, errors, options
+from grain_jax._values.stats import Stats
 
 __all__ = ["DatasetIterator", "Setup", "register", "run"]
 
@@ -49,6 +50,26 @@ class DatasetIterator(
     @abc.abstractmethod
     def set_state(self, state: dict[str, Any]) -> None:
         """Goes to a position that `get_state` returned."""
+
+    def start_stats(self) -> None:
+        """Begins to measure where the time goes; see `Stats`.
+
+        Raises:
+          InvalidTypeError: for an iterator of the user's own class that does not.
+        """
+        raise errors.InvalidTypeError(
+            f"{type(self).__name__} measures nothing. Measure the iterator of the dataset that it "
+            "is made of, or define start_stats() and stats()."
+        )
+
+    def stats(self) -> Stats:
+        """Returns where the time has gone since `start_stats`, or since the start where it is on.
+
+        Raises:
+          InvalidValueError: if nothing is measured.
+        """
+        self.start_stats()
+        raise NotImplementedError
 
     def start_prefetch(self) -> None:
         """Starts work ahead of the first `next`, where the iterator works ahead at all."""

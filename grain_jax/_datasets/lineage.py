@@ -23,6 +23,7 @@ __all__ = [
     "sources",
     "stacks",
     "stacks_by_user",
+    "steps",
 ]
 
 _STEPPED = (nodes.StepNode, nodes.BatchNode, nodes.FlatMapNode)
@@ -151,6 +152,12 @@ def parents(node: nodes.Node) -> Sequence[nodes.Node]:
     one = getattr(node, "parent", None)
     several: Sequence[nodes.Node] = getattr(node, "parents", ()) if one is None else (one,)
     return several
+
+
+def steps(node: nodes.Node) -> list[Any]:
+    """Returns the steps by which a node is read, those of its sources first."""
+    found = [step for parent in parents(node) for step in steps(parent)]
+    return [*found, node.step] if isinstance(node, _STEPPED) else found
 
 
 def sources(node: nodes.Node) -> list[access.Source]:

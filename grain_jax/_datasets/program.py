@@ -13,7 +13,7 @@ from grain_jax._algebra.running import Failures, Skip, without
 from grain_jax._datasets.plan import Plan, has_positions, sent
 from grain_jax._datasets.stages import Stage
 from grain_jax._datasets.units import before_gap, each, of_block, of_groups, of_payload
-from grain_jax._values import faults, progress
+from grain_jax._values import clock, faults, progress
 
 __all__ = ["GapError", "Gathered", "Outcome", "Program", "Read"]
 
@@ -52,6 +52,7 @@ class Outcome:
       rngs: for each output the generator that a sampler gave, with what was drawn from it; None if
         it gave none.
       measures: columns of what groupings have to know of the outputs; None where nobody asks.
+      costs: what the task took, step by step; None where nobody asks.
     """
 
     seconds: float
@@ -65,6 +66,7 @@ class Outcome:
     skipped: list[tuple[int, Skip]] = dataclasses.field(default_factory=list)
     sieved: list[Sieved] | None = None
     error: Any = None
+    costs: clock.Costs | None = None
 
 
 class GapError(Exception):
@@ -81,6 +83,8 @@ class Read:
     units: int
     block: Block
     waited: float
+    steps: dict[str, clock.Cost] | None = None
+    """What reading took a thread that was ahead of the task, where somebody asks."""
 
 
 class Program:
@@ -89,7 +93,12 @@ class Program:
     Args:
       plan: the pipeline.
       stages: all that its branches are cut into, by their numbers.
+
+    Attributes:
+      is_measured: whether somebody asks what tasks take.
     """
+
+    is_measured = False
 
     def __init__(self, plan: Plan, stages: Sequence[Stage]) -> None:
         leaves = plan.leaves()
@@ -141,6 +150,10 @@ class Program:
         if stage.batches and units > 1 and stage.origin.reads_at_once:
             return None
         return self._read(stage, payload)
+
+    def read_ahead(self, number: int, payload: Any) -> Read | None:
+        """Does what `read` does, in a thread that is ahead of the tasks."""
+        return self.read(number, payload)
 
     def run(
         self,
@@ -346,7 +359,8 @@ class Program:
 
     def _read(self, stage: Stage, payload: Any) -> Read:
         """Reads the records of all units, or of those before the first one with a gap."""
-        progress.at(access.READING)
+        count = payload.count
+        progress.at(access.READING, None, count)
         # Asking for a thread's time can cost more than a brief read does.
         is_slow = stage.number in self._slow
         begin, busy = time.perf_counter(), time.thread_time() if is_slow else 0.0
@@ -354,7 +368,9 @@ class Program:
         seconds = time.perf_counter() - begin
         waited = seconds - (time.thread_time() - busy) if is_slow else 0.0
         (self._slow.discard if seconds < _BRIEF_SECONDS else self._slow.add)(stage.number)
-        units = -(-payload.count // stage.unit)
+        if (running := clock.here.clock) is not None:
+            running.waited += waited
+        units = -(-count // stage.unit)
         if stage.needs_all and block.rows is not None:
             units = before_gap(block.rows) // stage.unit
             if not units:
@@ -372,11 +388,13 @@ class Program:
     ) -> Block | None:
         """Reads a unit and runs it; None if its record is absent. Lets the source stack."""
         if stage.stacks_records and stage.origin.stacks:
-            progress.at(access.READING)
+            progress.at(access.READING, None, payload.count if self.is_measured else 0)
             place = allocate if len(stage.steps) == 1 else None
             found = stage.origin.read_batch(payload, place)
             if found is not None:
                 batch, where = found
+                if (running := clock.here.clock) is not None and running.weighs:
+                    running.weigh(access.READING, [batch])
                 return stage.run_stacked(batch, where, stage.seed)
         block = self._read(stage, payload).block
         _sift(stage, block, payload.count, failures)

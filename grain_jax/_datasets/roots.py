@@ -11,7 +11,7 @@ from grain_jax._algebra import access, index_maps, reading, seeded, stacking, th
 from grain_jax._algebra.blocks import Block
 from grain_jax._datasets import lineage, nodes
 from grain_jax._datasets.schedule import Span
-from grain_jax._values import faults, options
+from grain_jax._values import clock, faults, options
 
 __all__ = ["NodeRoot"]
 
@@ -228,7 +228,10 @@ class _Reading:
     ) -> list[Any]:
         if self._positions is not None:
             positions = self._positions
-        return seeded.read(source, keys, positions, self.seed, self._root.reader(source).read)
+        records = seeded.read(source, keys, positions, self.seed, self._root.reader(source).read)
+        if (running := clock.here.clock) is not None and running.weighs:
+            running.weigh(access.READING, records, len(records))
+        return records
 
 
 def _with_nones(block: Block, payload: Span) -> Block:

@@ -19,6 +19,7 @@ from grain_jax._algebra.groupings.base import Grouping
 from grain_jax._algebra.groupings.batch import Batch
 from grain_jax._algebra.measures import MeasureStep
 from grain_jax._algebra.steps import Step
+from grain_jax._values import clock
 
 __all__ = ["HERE", "Stage", "cut"]
 
@@ -234,6 +235,8 @@ def _run(
         if place == last and allocate is not None:
             step = step.placed(allocate)
         block = step(block, failures)
+        if (now := clock.here.clock) is not None and now.weighs:
+            now.weigh(step.title, block.data)
     return block
 
 

@@ -197,6 +197,11 @@ class RunAhead(Generic[T]):
             # The traceback holds this frame: without this line they would keep each other alive.
             del value
 
+    @property
+    def waiting(self) -> int:
+        """How many results are there that were not taken."""
+        return len(self._channel.results)
+
     def take(self, number: int) -> None:
         """Takes the result of that number, and all before it; once more is as good as once."""
         self._taken = max(self._taken, number + 1)

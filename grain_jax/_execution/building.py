@@ -6,6 +6,7 @@ import itertools
 import weakref
 from collections.abc import Callable, Sequence
 
+from grain_jax._algebra import access
 from grain_jax._algebra.groupings.base import Grouping
 from grain_jax._algebra.groupings.cache import Cache
 from grain_jax._algebra.groupings.turns import Turns
@@ -20,6 +21,7 @@ from grain_jax._execution.iterables import Own, Plain
 from grain_jax._execution.layout import Layout
 from grain_jax._execution.leaves import Records
 from grain_jax._execution.merging import Merged
+from grain_jax._execution.meter import Meter
 from grain_jax._execution.parents import Parents, Part, Place
 from grain_jax._execution.runs import Cursor, Feed, Stream
 from grain_jax._execution.sieves import Sieves
@@ -53,6 +55,7 @@ class Builder:
       owns: the streams of iterables of the user's, which have to be closed.
       is_ahead: whether a thread may read these ahead of workers.
       caches: what the iterator remembers.
+      meter: sums up what reading takes; None where nobody asks.
       overdue: see `Tasks`, of a stream that begins at an ordinal.
     """
 
@@ -84,6 +87,7 @@ class Builder:
         self.gatherings: weakref.WeakKeyDictionary[Parents, str] = weakref.WeakKeyDictionary()
         self.overdue: Callable[[int], Callable[[int, int, Skip], None] | None] = lambda begin: None
         self.options = DatasetOptions()
+        self.meter: Meter | None = None
 
     def whole(self, cursor: Cursor) -> Stream:
         """Puts the lanes or joined shards side by side, and the other stages behind them."""
@@ -121,6 +125,9 @@ class Builder:
         if isinstance(root, Upstream):
             put = self._away.put if self._feeds else None
             self.owns.append(Own(root, cursor, put, self.is_ahead))
+            if self.meter is not None:
+                number = self._branch.stages[0].number
+                self.owns[-1].measure(self.meter.cost_of(number, access.READING))
             return self.owns[-1]
         if isinstance(root, Grouped):
             layout = self._layout.of_stream(index)
@@ -172,7 +179,7 @@ class Builder:
         share *= self._share
         builder = Builder(branch, layout, 0, self._here, self._away, share, wanted, self._feeds)
         builder.overdue, builder.gatherings = self.overdue, self.gatherings
-        builder.options = self.options
+        builder.options, builder.meter = self.options, self.meter
         builder.owns, builder.is_ahead, builder.caches = self.owns, self.is_ahead, self.caches
         stream: Stream = builder.whole(cursor)
         return stream if several == 1 else Part(stream, number, several)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from grain_jax._datasets import iterators
+from grain_jax._datasets.measured import Measured
 from grain_jax._datasets.plan import Branch, Plan, Upstream, has_positions
 from grain_jax._datasets.program import Program
 from grain_jax._execution import sieves, snapshots, workers
+from grain_jax._execution.meter import Meter
+from grain_jax._values import dataset_options
 
 __all__ = ["Cuts"]
 
@@ -23,6 +26,7 @@ class Cuts:
       loose: how it is cut otherwise.
       stages: those of both, by their numbers.
       program: what workers run.
+      meter: sums up what tasks take; None where nobody asks.
     """
 
     def __init__(self, plan: Plan, setup: iterators.Setup) -> None:
@@ -39,7 +43,22 @@ class Cuts:
         for number, stage in enumerate(self.stages):
             stage.number = number
             stage.watched = stage.may_drop and sieves.watches(plan.options)
+        tracking = plan.options.execution_tracking_mode
+        measures = (
+            setup.options.enable_profiling
+            or tracking is dataset_options.ExecutionTrackingMode.STAGE_TIMING
+        )
+        self._frozen = frozen
+        self.meter: Meter | None = None
         self.program = Program(frozen, self.stages)
+        if measures:
+            self.measure()
+
+    def measure(self) -> None:
+        """Has tasks say what they take, those of executors that are made from now on."""
+        if self.meter is None:
+            self.meter = Meter((self.dense, self.loose), self.is_away)
+            self.program = Measured(self._frozen, self.stages)
 
     def of(self, has_gaps: bool) -> Branch:
         """Returns how the plan is cut for streams with gaps, or without."""

@@ -119,6 +119,11 @@ class RunHere(Generic[T]):
         self._made += 1
         del value  # the traceback of an error may lead to this frame
 
+    @property
+    def waiting(self) -> int:
+        """How many results are there that were not taken."""
+        return len(self._results)
+
     def take(self, number: int) -> None:
         """Takes the result of that number, and all before it; once more is as good as once."""
         self._taken = max(self._taken, number + 1)

@@ -33,6 +33,10 @@ class Executor(Protocol):
     capacity: int
 
     @property
+    def finished(self) -> int:
+        """How many tasks are done whose results nobody has asked for yet."""
+
+    @property
     def is_broken(self) -> bool:
         """Whether no task will ever be answered, since the program did not load."""
 
@@ -89,6 +93,7 @@ class Inline:
     """
 
     is_broken = False
+    finished = 0
 
     def __init__(self, program: Program, ahead: int = 0) -> None:
         self.capacity = 1 + ahead

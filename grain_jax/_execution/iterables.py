@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import itertools
+import time
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -23,6 +24,7 @@ from grain_jax._execution.inline import Outputs
 from grain_jax._execution.parents import Around, Through
 from grain_jax._execution.runs import END, PENDING, Cursor, Held, Run, Whereabouts
 from grain_jax._values import errors, faults
+from grain_jax._values.clock import Cost, size
 from grain_jax._values.trees import IMMUTABLE_TYPES
 
 __all__ = ["Own", "Plain"]
@@ -33,6 +35,9 @@ Put = Callable[[list[Any]], Any]
 # An input of a task has so many elements at most, and as many bytes, if it has more than one.
 _MOST_ELEMENTS = 64
 _MOST_BYTES = 1 << 20
+
+_WEIGHED = 16
+"""Of so many elements one is looked at for its size."""
 
 # `close()` waits so long for an iterable that is being read, and so long for its own `close`.
 _PATIENCE, _CLOSING = 0.45, 0.3
@@ -51,6 +56,7 @@ class _Reader:
         self._root = root
         self._number, self._state = cursor
         self._put = put
+        self.cost: Cost | None = None
         self._iterator: Any = None
 
     def __call__(self) -> tuple[Any, bool, int, Any]:
@@ -58,7 +64,7 @@ class _Reader:
         try:
             if self._iterator is None:
                 self._open()
-            elements = [next(self._iterator)]
+            elements = [next(self._iterator) if self.cost is None else self._timed(self.cost)]
         except StopIteration:
             raise
         except Exception as error:
@@ -73,6 +79,17 @@ class _Reader:
         # A copy: the iterator may hand out the very object that it goes on counting in.
         state = None if get_state is None else copy.deepcopy(get_state())
         return found, is_bundle, self._number, state
+
+    def _timed(self, cost: Cost) -> Any:
+        begin = time.perf_counter()
+        element = next(self._iterator)
+        cost[0] += 1
+        cost[1] += time.perf_counter() - begin
+        cost[2] += 1
+        if cost[0] % _WEIGHED == 1:
+            cost[3] += size(element)
+            cost[4] += 1
+        return element
 
     def _open(self) -> None:
         self._iterator = iterables.open_at(self._root.dataset, self._state)
@@ -115,6 +132,10 @@ class Own:
         self._most = 1
         self._unsendable: errors.InvalidTypeError | None = None
         self.left_over: list[Skip] = []
+
+    def measure(self, cost: Cost) -> None:
+        """Has what reading takes counted there."""
+        self._reader.cost = cost
 
     @property
     def is_ready(self) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from grain_jax._values.errors import ClosedError, InvalidTypeError
+from grain_jax._values.stats import Stats
 
 __all__ = ["Owned", "Owner", "refuse_owned", "require_state", "take_over"]
 
@@ -31,6 +32,12 @@ class Owner(Protocol):
 
     def start_prefetch(self) -> None:
         """Starts reading ahead."""
+
+    def start_stats(self) -> None:
+        """Begins to measure."""
+
+    def stats(self) -> Stats:
+        """Returns what was measured."""
 
 
 class Owned(Protocol):

@@ -18,6 +18,7 @@ from grain_jax._execution import building, cuts, forms, generators, inline, skip
 from grain_jax._execution.caching import Caches
 from grain_jax._execution.iterables import Own
 from grain_jax._execution.layout import Layout, Position
+from grain_jax._execution.meter import Metered
 from grain_jax._execution.parents import Parents
 from grain_jax._execution.runs import END, Cursor, Run, Stream, read
 from grain_jax._values import errors, faults, forks, options
@@ -81,6 +82,12 @@ class Pipeline:
     def cursor(self, position: Position) -> Cursor:
         """Returns the cursor of a position, of the start in full."""
         return self.form(position).start if position.cursor is None else position.cursor
+
+    @property
+    def capacity(self) -> int:
+        """How many tasks workers may be ahead by; 0 without workers, or before they start."""
+        here, away = self._executors or (None, None)
+        return 0 if away is None or away is here else away.capacity
 
     @property
     def skipped_count(self) -> int:
@@ -211,6 +218,14 @@ class Pipeline:
             self.check_open()  # another thread may have closed it meanwhile
             raise
 
+    def measure(self) -> None:
+        """Has tasks say what they take; workers that are at work already are replaced."""
+        if self.cuts.meter is None:
+            self.cuts.measure()
+            if self._executors is not None:
+                self._forget()
+                self._end()
+
     def close(self) -> None:
         """Ends workers and threads; idempotent, from any thread."""
         self._closed = True
@@ -320,6 +335,9 @@ class Pipeline:
             generators.check(self.cuts.leaves, self.cuts.stages, self.cuts.is_away, ignored)
             here: inline.Executor = inline.Inline(self.cuts.program, self._ahead())
             away = workers.executor(self.cuts.program, self._setup) if self._is_remote() else here
+            if (meter := self.cuts.meter) is not None:
+                inside, here = here, Metered(here, meter)
+                away = here if away is inside else Metered(away, meter)
             if away is not here:
                 self._caches = Caches()  # inputs of tasks are those of one set of workers
             with self._lock:
@@ -361,7 +379,7 @@ class Pipeline:
         builder.overdue = lambda begin: this()(begin)  # type: ignore[misc]
         builder.options = self.plan.options
         self._gatherings, self._owns = builder.gatherings, builder.owns
-        builder.caches = self._caches
+        builder.caches, builder.meter = self._caches, self.cuts.meter
         # What draws here is seeded for its elements, and the iterable may draw, too.
         builder.is_ahead = not any(stage.local and stage.seeded for stage in self.cuts.stages)
         return builder.whole(self.cursor(position))

@@ -13,13 +13,16 @@ from grain_jax._execution import roles
 from grain_jax._execution.ahead import RunAhead, refuse_in_fork
 from grain_jax._execution.farewell import Once, call_within
 from grain_jax._execution.here import RunHere
+from grain_jax._execution.meter import Meter
 from grain_jax._execution.ownership import Owned, Owner, refuse_owned, require_state, take_over
 from grain_jax._execution.producing import NOWHERE, Producer
+from grain_jax._execution.waits import Converting, Reading, Waits, summary, unmeasured
 from grain_jax._values import forks
 from grain_jax._values.checkpointable import StatefulCheckpointable
 from grain_jax._values.closing import Closing
 from grain_jax._values.errors import ClosedError, InvalidTypeError
 from grain_jax._values.faults import strip, user_traceback, with_traceback
+from grain_jax._values.stats import Stats, StepStats
 
 __all__ = ["PrefetchIterator", "known_length"]
 
@@ -48,6 +51,9 @@ class PrefetchIterator(Closing, StatefulCheckpointable, Generic[T]):
         was made here.
     """
 
+    _converts = ""
+    """What the conversion is called where times are told; empty where there is none."""
+
     def __init__(
         self,
         source: Iterable[Any],
@@ -61,6 +67,7 @@ class PrefetchIterator(Closing, StatefulCheckpointable, Generic[T]):
         self._answering = roles.Answering(self)
         self._upstream = take_over(iterator, self._answering)
         self._is_fresh = self._upstream.is_fresh
+        self._filled = 0
         self._convert = convert
         self._buffer_size = buffer_size
         # The iterator over a collection is made here, and so is ours to close.
@@ -73,12 +80,17 @@ class PrefetchIterator(Closing, StatefulCheckpointable, Generic[T]):
         self._former: _Run[T] | None = None
         # An element that was not delivered yet, the state after it, and its number in the run.
         self._pending: tuple[T, Any, int] | None = None
+        self._waits: Waits | None = None
+        self._converting: Converting | None = None
+        self._reading: Reading | None = None
         self._in_hand: list[tuple[Any, Any]] = []  # an element that was refused; see `Producer`
         self._rewind = self._exhausted = self._closed = False
         self._owner: Owner | None = None
         self._pid = os.getpid()
         self._renew()
         forks.renew(self)
+        if self._stage_meter() is not None:
+            self._start_waits()
 
     def _renew(self) -> None:
         self._lock = threading.Lock()  # of those who take elements, or move
@@ -90,12 +102,78 @@ class PrefetchIterator(Closing, StatefulCheckpointable, Generic[T]):
 
     def __next__(self) -> T:
         refuse_owned(self, self._owner)
+        if (waits := self._waits) is not None:
+            waits.ask(self.stats)
+            self._filled += 0 if self._run is None else self._run.waiting
         try:
             return self._next()
         except BaseException as error:
             strip(error)
             with_traceback(error, user_traceback(error.__traceback__))
             raise
+
+    def start_stats(self) -> None:
+        """Begins to measure where the time goes: of the pipeline, if nothing was read yet."""
+        if self._owner is not None:
+            self._owner.start_stats()
+            return
+        with self._lock:
+            self._check()
+            if self._run is None:
+                begin = getattr(self._iterator, "_measure_stages", None)
+                if begin is not None:
+                    begin()
+            self._start_waits()
+
+    def stats(self) -> Stats:
+        """Returns where the time has gone since `start_stats`, or `enable_profiling` had it begin.
+
+        Raises:
+          InvalidValueError: if nothing is measured.
+        """
+        if self._owner is not None:
+            return self._owner.stats()
+        if self._waits is None:
+            raise unmeasured(self)
+        elements = self._waits.elements
+        return summary(
+            self._waits,
+            self._stage_meter(),
+            self._stages_behind(),
+            buffered=self._filled / elements if elements else None,
+            buffer_size=self._buffer_size,
+            skipped=self.skipped_count,
+        )
+
+    def _start_waits(self) -> None:
+        """Counts waits from now on, and conversions from the next run on."""
+        if self._waits is None:
+            self._waits, self._filled = Waits(), 0
+            self._converting = Converting(self._convert)
+            self._reading = None if self._stage_meter() is not None else Reading(self._upstream)
+
+    def _measure_stages(self) -> None:
+        """Has the pipeline measured, for who reads this one ahead."""
+        begin = getattr(self._iterator, "_measure_stages", None)
+        if begin is not None:
+            begin()
+
+    def _stage_meter(self) -> Meter | None:
+        """Returns what sums up the pipeline's costs; None where nobody does."""
+        say = getattr(self._iterator, "_stage_meter", None)
+        meter: Meter | None = None if say is None else say()
+        return meter
+
+    def _stages_behind(self) -> list[StepStats]:
+        """Returns what is done besides what the meter knows, in order."""
+        found: list[StepStats] = []
+        if self._reading is not None:
+            found.append(self._reading.said("source"))
+        say = getattr(self._iterator, "_stages_behind", None)
+        found += [] if say is None else say()
+        if self._converting is not None and self._converts:
+            found.append(self._converting.said(self._converts))
+        return found
 
     @property
     def skipped(self) -> tuple[str, ...]:
@@ -234,6 +312,8 @@ class PrefetchIterator(Closing, StatefulCheckpointable, Generic[T]):
                     run.take(number)
                 # An error here leaves the element pending, so that it is not lost.
                 delivered = self._deliver(element)
+                if self._waits is not None:
+                    self._waits.got()
                 # Handed over: no call may follow, as Ctrl-C could come after it.
                 self._answering.state = state
                 self._pending = None
@@ -286,7 +366,12 @@ class PrefetchIterator(Closing, StatefulCheckpointable, Generic[T]):
             origin = position if self._rewind and self._upstream.has_state else NOWHERE
             if origin is not NOWHERE:
                 self._in_hand = []
-            produce = Producer(self._upstream, self._convert, origin, self._in_hand)
+            produce = Producer(
+                self._reading or self._upstream,
+                self._converting or self._convert,
+                origin,
+                self._in_hand,
+            )
             if draws := self._upstream.draws:
                 run = RunHere(produce, self._buffer_size, draws)
             else:

@@ -91,7 +91,7 @@ def _serve(program: Program, jobs: queue.SimpleQueue[_Job | None]) -> None:
     while (job := jobs.get()) is not None:
         if not job.dropped:
             try:
-                job.read = job.context.run(program.read, job.stage, job.payload)
+                job.read = job.context.run(program.read_ahead, job.stage, job.payload)
             except GapError:
                 job.read = None  # that is for the thread that runs the stream
             except BaseException as error:  # no signal comes here, so it is the source's

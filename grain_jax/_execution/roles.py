@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from grain_jax._execution.producing import NOWHERE
 from grain_jax._values.errors import ClosedError
+from grain_jax._values.stats import Stats
 
 if TYPE_CHECKING:
     from grain_jax._execution.prefetch_iterator import PrefetchIterator
@@ -40,6 +41,12 @@ class Answering:
 
     def start_prefetch(self) -> None:
         self._living().start_prefetch()
+
+    def start_stats(self) -> None:
+        self._living().start_stats()
+
+    def stats(self) -> Stats:
+        return self._living().stats()
 
     def _living(self) -> PrefetchIterator[Any]:
         outer = self._outer()

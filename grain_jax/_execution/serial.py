@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
+import time
 import types
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +22,7 @@ from grain_jax._execution.layout import Layout, Position
 from grain_jax._execution.pipeline import Pipeline
 from grain_jax._execution.runs import END
 from grain_jax._values import errors, faults, records
+from grain_jax._values.clock import Cost
 
 __all__ = ["Own", "Serial"]
 
@@ -41,6 +43,9 @@ class Own(traits.Traits):
 
 class Serial:
     """Runs operations, and the steps between and after them, behind a pipeline.
+
+    Attributes:
+      cost: what it takes beside the pipeline; None where nobody asks.
 
     Args:
       pipeline: gives the elements.
@@ -64,6 +69,7 @@ class Serial:
         # Without an epoch: such an operation may gather as many records as it likes.
         titles = " and ".join(s.title for s in self._tail if s.counts in ("fewer", "any"))
         self._silence = silence.Silence(drops=lambda: titles)
+        self.cost: Cost | None = None
         self._place = _Place(pipeline.position, 0, None)
 
     @property
@@ -74,6 +80,7 @@ class Serial:
     def next(self) -> Any:
         """Returns the next output's data, or raises StopIteration."""
         self.pipeline.check_open()
+        begin = time.perf_counter()
         try:
             stream = self._started()
             while self._to_skip:
@@ -90,7 +97,16 @@ class Serial:
             self._stand(self._place, self.pipeline.layout)
             raise
         self._place = _Place(self.pipeline.position, self._place.outputs + 1, saved)
+        if (cost := self.cost) is not None:
+            cost[0] += 1
+            cost[1] += time.perf_counter() - begin
+            cost[2] += 1
         return record.data
+
+    @property
+    def title(self) -> str:
+        """What it is called where times are told."""
+        return " and ".join(stage.title for stage in self._tail)
 
     def state(self) -> dict[str, Any]:
         """Returns what has to be added to the pipeline's state, as a JSON value.
@@ -180,7 +196,7 @@ class Serial:
         if self._stream is None:
             self._live = []
             # Nothing in the stream refers to this object, which would be a cycle.
-            upstream = _Upstream(self.pipeline, self._metadata, self._silence)
+            upstream = _Upstream(self.pipeline, self._metadata, self._silence, self.cost)
             stream = upstream.stream()
             for number, stage in enumerate(self._tail):
                 if isinstance(stage, Own):
@@ -209,7 +225,9 @@ class _Upstream:
         pipeline: Pipeline,
         metadata: Metadata,
         silent: silence.Silence,
+        cost: Cost | None,
     ) -> None:
+        self._cost = cost
         self._pipeline = pipeline
         self._metadata = metadata
         self._silence = silent
@@ -222,11 +240,14 @@ class _Upstream:
             yield record
 
     def _next(self) -> records.Record[Any] | None:
+        begin = time.perf_counter()
         try:
             found = self._pipeline.next_row()
         except BaseException as error:
             self.failed = id(error)
             raise
+        if self._cost is not None:
+            self._cost[1] -= time.perf_counter() - begin  # that is the pipeline's
         if found is END:
             return None
         run, row = found

@@ -109,6 +109,8 @@ class DeviceIterator(PrefetchIterator[Any]):
     is kept together with that number.
     """
 
+    _converts = "transfer"
+
     def __init__(
         self,
         source: Iterable[Any],

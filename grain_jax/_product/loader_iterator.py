@@ -15,6 +15,7 @@ from grain_jax._execution.positioned import Positioned
 from grain_jax._execution.serial import Own, Serial
 from grain_jax._product import grain_states
 from grain_jax._values import errors, randomness, records
+from grain_jax._values.stats import StepStats
 
 if TYPE_CHECKING:
     from grain_jax._product.data_loader import DataLoader
@@ -65,6 +66,8 @@ class DataLoaderIterator(Positioned[Any, bytes]):
         self._about = about
         self._strict = about.setup.options.strict and validate_state
         self._serial = Serial(self._pipeline, about.tail, _Metadata(about)) if about.tail else None
+        if self._stage_meter() is not None:
+            self._measure_stages()
         self._mark = fingerprint.fingerprint(about.plan, about.layout, about.sampler, about.tail)
         # Taking a state is part of a training step, and this part of it never changes.
         self._mark_text = json.dumps(self._mark)
@@ -113,6 +116,18 @@ class DataLoaderIterator(Positioned[Any, bytes]):
             self._pipeline.go_to(position, layout)
         else:
             self._serial.go_to(position, layout, state.get("serial"))
+
+    def _measure_stages(self) -> None:
+        super()._measure_stages()
+        if self._serial is not None:
+            self._serial.cost = self._serial.cost or [0, 0.0, 0, 0, 0]
+
+    def _stages_behind(self) -> list[StepStats]:
+        serial = self._serial
+        if serial is None or serial.cost is None:
+            return []
+        calls, seconds, records, _, _ = serial.cost
+        return [StepStats(serial.title, "trainer", calls, seconds, 0.0, records)]
 
     def _begin_at(self, layout: Layout) -> None:
         """Restricts the iterator to the stream of one epoch."""

@@ -12,7 +12,9 @@ __all__ = ["DatasetOptions", "ExecutionTrackingMode"]
 
 
 class ExecutionTrackingMode(enum.Enum):
-    """Which statistics of a run are collected: accepted for compatibility, none are.
+    """Which statistics of a run are collected: none, or where the time of each step goes.
+
+    With `STAGE_TIMING` the iterators' `stats()` says so, and the log of `grain_jax` once a minute.
 
     Example:
       >>> ExecutionTrackingMode.STAGE_TIMING.name
@@ -48,7 +50,7 @@ class DatasetOptions:
       filter_warn_threshold_ratio: a filter that drops at least this part of a window is logged,
         once an iterator; None or 0 for never.
       filter_raise_threshold_ratio: the same is an error, in place of the window's last element.
-      execution_tracking_mode: accepted for compatibility.
+      execution_tracking_mode: whether the time of each step is measured.
       min_shm_size: accepted for compatibility: all arrays travel in shared memory, in slots that
         are used again.
 

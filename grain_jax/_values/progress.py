@@ -1,8 +1,15 @@
-"""What this process is doing, for whoever asks about a worker that does not answer."""
+"""What this process is doing, for whoever asks about a worker that does not answer, or for times.
+
+Each step and each read tells that it begins. Where this thread has a clock, the time from one of
+these to the next counts for the first; without a clock nothing more is called.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+
+from grain_jax._values.clock import here
 
 __all__ = ["at", "count", "forget", "listen", "told"]
 
@@ -18,12 +25,30 @@ def listen(listener: Callable[[str], None] | None) -> None:
     _listener = listener
 
 
-def at(what: str, where: _Where | None = None) -> None:
-    """Tells that a step begins; `where` can be asked at which record it is."""
+def at(what: str, where: _Where | None = None, elements: int = 0) -> None:
+    """Tells that a step begins.
+
+    Args:
+      what: the title of the step.
+      where: can be asked at which record it is.
+      elements: how many it acts on; 0 where somebody else has said that.
+    """
     global _now
     if _listener is not None:
         _now = (_now[0] + 1, what, where)
         _listener(what)
+    clock = here.clock
+    if clock is not None:
+        now = time.perf_counter()
+        clock.cost[1] += now - clock.begin
+        clock.begin = now
+        cost = clock.costs.get(what)
+        if cost is None:
+            cost = clock.costs[what] = [0, 0.0, 0, 0, 0]
+        clock.cost = cost
+        if elements:
+            cost[0] += 1
+            cost[2] += elements
 
 
 def forget() -> None:

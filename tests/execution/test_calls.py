@@ -59,3 +59,24 @@ def test_calls_for_a_batch_of_256(steps: Callable[[Any], Any], most: int) -> Non
             next(iterator)
         # A trainer that has to wait looks again now and then: the least is what a batch takes.
         assert min(calls(iterator, 32) for _ in range(6)) <= most
+
+
+def steps_of(stream: Any) -> Any:
+    return stream.map(float).map(float).map(float).filter(bool).batch(256)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("plain", [True, False], ids=["plain", "four steps"])
+def test_calls_that_measuring_adds(workers: int, plain: bool) -> None:
+    stream = grain.MapDataset.range(1, 10**7).to_iter_dataset()
+    stream = stream.batch(256) if plain else steps_of(stream)
+    found = []
+    for on in (False, True):
+        options = grain.MultiprocessingOptions(num_workers=workers, enable_profiling=on)
+        with iter(stream.mp_prefetch(options)) as iterator:
+            for _ in range(60):
+                next(iterator)
+            found.append(min(calls(iterator, 32) for _ in range(6)))
+            if on:
+                assert iterator.stats().steps[0].records >= 60 * 256
+    assert found[1] <= found[0] + 15

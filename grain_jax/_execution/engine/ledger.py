@@ -87,6 +87,11 @@ class Ledger:
         self.flush()
         return task.ticket
 
+    @property
+    def finished(self) -> int:
+        """How many answers are here that nobody has collected."""
+        return len(self._answers)
+
     def answered(self, ticket: int) -> bool:
         """Whether the answer of a ticket is here."""
         return ticket in self._answers

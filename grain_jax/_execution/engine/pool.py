@@ -227,6 +227,11 @@ class Pool:
             self._ledger.drop(ticket)
 
     @property
+    def finished(self) -> int:
+        """How many tasks are done whose results nobody has asked for yet."""
+        return self._ledger.finished
+
+    @property
     def is_broken(self) -> bool:
         """Whether no task will ever be answered; the reason is what `result` raises."""
         return self._ledger.broken is not None
