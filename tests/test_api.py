@@ -14,7 +14,8 @@ PUBLIC = {
     "grain_jax": """
         DataLoader DataLoaderIterator DatasetIterator DeviceIterator ErrorPolicy
         IterDataset MapDataset MultiprocessingOptions
-        ReadOptions Record RecordMetadata Stats StepStats WorkerStats checkpoint config constants errors experimental load
+        ReadOptions Record RecordMetadata Stats StepStats WorkerStats checkpoint config constants
+        errors experimental load
         multiprocessing prefetch_to_device python samplers sharding sources transforms""",
     "grain_jax.checkpoint": "CheckpointHandler CheckpointRestore CheckpointSave",
     "grain_jax.constants": "DATASET_INDEX EPOCH INDEX META_FEATURES RECORD RECORD_KEY SEED",
