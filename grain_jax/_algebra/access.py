@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ from grain_jax._algebra.guard import SOURCE, Guard
 from grain_jax._algebra.per_process import PerProcess
 from grain_jax._algebra.refills import Refills
 from grain_jax._algebra.stacking import Allocate
-from grain_jax._values import faults, progress
+from grain_jax._values import arrivals, faults, progress
 from grain_jax._values.errors import InvalidTypeError, InvalidValueError, OutOfRangeError
 from grain_jax._values.trees import flatten
 
@@ -125,21 +126,11 @@ class Source:
     @property
     def closes(self) -> bool:
         """Whether the user's object says how it is closed."""
-        kind = type(self.given)
-        if hasattr(kind, "close"):
-            return type(self) is Source
-        # Leaving the context of a Hugging Face dataset only makes it unusable: it has no file open.
-        is_hugging_face = kind.__module__.partition(".")[0] == "datasets"
-        return type(self) is Source and hasattr(kind, "__exit__") and not is_hugging_face
+        return _closes(type(self), self.given)
 
     def close(self) -> None:
         """Closes the user's object, if it says how."""
-        if not self.closes:
-            return
-        if hasattr(type(self.given), "close"):
-            self.given.close()
-        else:
-            self.given.__exit__(None, None, None)
+        _close(type(self), self.given)
 
     def whence(self, key: int) -> str:
         """Says in words which record a key is of."""
@@ -221,12 +212,30 @@ class Source:
         return result
 
 
+def _closes(kind: type[Source], given: Any) -> bool:
+    if hasattr(type(given), "close"):
+        return kind is Source
+    # Leaving the context of a Hugging Face dataset only makes it unusable: it has no file open.
+    is_hugging_face = type(given).__module__.partition(".")[0] == "datasets"
+    return kind is Source and hasattr(type(given), "__exit__") and not is_hugging_face
+
+
+def _close(kind: type[Source], given: Any) -> None:
+    if not _closes(kind, given):
+        return
+    if hasattr(type(given), "close"):
+        given.close()
+    else:
+        given.__exit__(None, None, None)
+
+
 def _arrived(kind: type[Source], given: Any, length: int) -> Source:
     """The source in another process.
 
     Raises:
         InvalidValueError: if it has fewer records there.
     """
+    arrivals.note(functools.partial(_close, kind, given))
     found = len(given)
     if found < length:
         raise InvalidValueError(

@@ -76,14 +76,12 @@ def test_each_process_makes_and_closes_its_own(database: Path, kind: Any, worker
         lines = database.with_suffix(".log").read_text().split("\n")[:-1]
         opened = [line.split()[1] for line in lines if line.startswith("open")]
         closed = [line.split()[1] for line in lines if line.startswith("close")]
-        if len(closed) > min(workers, 1) or time.monotonic() > deadline:
+        if len(closed) == len(opened) or time.monotonic() > deadline:
             break
         time.sleep(0.02)
-    # One worker may have done all the work; the other is ended as it starts, and closes nothing.
+    # One worker may have done all the work.
     assert 1 + min(workers, 1) <= len(set(opened)) == len(opened) <= 1 + workers
-    assert 1 + min(workers, 1) <= len(set(closed)) == len(closed)
-    assert str(os.getpid()) in closed
-    assert set(closed) <= set(opened)
+    assert sorted(opened) == sorted(closed)
     assert any(line.startswith("many") for line in lines) == (kind is ManyRows)
 
 

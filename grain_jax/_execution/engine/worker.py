@@ -30,12 +30,16 @@ from grain_jax._execution.engine import (
 )
 from grain_jax._execution.engine.arena import Arena, Memory, Slot, private_memory
 from grain_jax._execution.engine.table import Table
+from grain_jax._values import arrivals, progress
 from grain_jax._values import faults as values_faults
-from grain_jax._values import progress
 
 __all__ = ["work"]
 
 _INLINE = channel.LIMIT - wire.REPORT.size
+
+
+class _EndedError(BaseException):
+    """The loading ends here: the pool is closed."""
 
 
 class _Worker:
@@ -50,7 +54,7 @@ class _Worker:
         self.lines = lines
         self.program: Any = None
         self.registry: wire.Registry | None = None
-        self._idle = self._ending = False
+        self._idle = self._loading = self._ending = False
         self.watch: drift.Watch | None = None  # where there is more to compare
         self._kept: dict[int, list[weakref.ref[Any]]] = {}
         self._inputs: dict[int, Memory] = {}  # of the task at hand, by slot
@@ -87,18 +91,55 @@ class _Worker:
             del body
 
     def end(self, *_: object) -> None:
-        """Ends this process, a task under way first: what a signal from the helper calls."""
+        """Ends this process: at once, or as soon as a task under way is done.
+
+        What a signal from the helper calls. Where the program is being loaded, that ends by an
+        exception, wherever it is, since it may take longer than there is time to close.
+        """
         self._ending = True
         if self._idle:
             self.leave()
+        if self._loading:
+            self._loading = False
+            raise _EndedError
+
+    def load(self, descriptor: int, number: int, settings: dict[str, Any]) -> None:
+        """Loads the program from a parcel, or reports why that fails."""
+        if settings["closes"]:
+            arrivals.watch()
+            self._loading = True
+            signal.signal(channel.END, self.end)
+        try:
+            _load(self, parcel.Parcel(descriptor, settings["token"]), number, settings)
+            self._loading = False
+        except BaseException as error:
+            self._loading = False
+            if self._ending:
+                self.leave()
+            data = faults.pack_exception(error, self.registry)
+            if len(data) > _INLINE:
+                data = faults.shorten(data, _INLINE)
+            self.report(0, wire.LOST_START, 0, 0, 0, data)
+            self._idle = True
+            if self._ending:
+                self.leave()
+            while True:
+                signal.pause()  # the trainer has the reason and ends this pool
+        if self._ending:  # and code of the user's has gone on
+            self.leave()
+        arrivals.forget()
+        if settings["closes"]:
+            signal.signal(channel.END, self.end)  # a module may have set it
 
     def leave(self) -> NoReturn:
         """Closes what the program has to close, and ends this process."""
-        if getattr(self.program, "closes", False):
-            try:
+        try:
+            if self.program is None:
+                arrivals.close()
+            elif getattr(self.program, "closes", False):
                 self.program.finish()
-            except BaseException:
-                traceback.print_exc()
+        except BaseException:
+            traceback.print_exc()
         os._exit(0)
 
     def attempt(self, attempt: int, slot: Slot, body: Any, inputs: dict[int, Memory]) -> None:
@@ -294,8 +335,12 @@ def _initialise(init: Any, number: int, workers: int) -> None:
         raise
 
 
-def _load(worker: _Worker, content: parcel.Parcel, settings: dict[str, Any]) -> None:
+def _load(worker: _Worker, content: parcel.Parcel, number: int, settings: dict[str, Any]) -> None:
     """Loads the program, and compares what its code reads with what the trainer's does."""
+    init = surroundings.load(content.load_init)
+    if init is not None:
+        _initialise(init, number, settings["workers"])
+        worker.lines.initialised()
     observed = pickle.loads(settings["observed"])
     watch = None if observed is None else drift.Watch(observed)
     try:
@@ -342,23 +387,7 @@ def work(
     if settings["stall_timeout"] is not None:
         watched = (table, row, settings["stall_timeout"] / 4, threading.get_ident())
         threading.Thread(target=_watch, args=watched, name="grain_jax watch", daemon=True).start()
-    try:
-        content = parcel.Parcel(parcel_descriptor, settings["token"])
-        init = surroundings.load(content.load_init)
-        if init is not None:
-            _initialise(init, number, settings["workers"])
-            lines.initialised()
-        _load(worker, content, settings)
-        lines.loaded()
-        del content, init
-    except BaseException as error:
-        data = faults.pack_exception(error, worker.registry)
-        if len(data) > _INLINE:
-            data = faults.shorten(data, _INLINE)
-        worker.report(0, wire.LOST_START, 0, 0, 0, data)
-        while True:
-            signal.pause()  # the trainer has the reason and ends this pool
-    if settings["closes"]:
-        signal.signal(channel.END, worker.end)
+    worker.load(parcel_descriptor, number, settings)
+    lines.loaded()
     worker.report(0, wire.STARTED, 0, 0, 0)  # the time until now is not that of a step
     worker.loop()
