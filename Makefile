@@ -32,7 +32,7 @@ help:
 demo: $(VENV)/.installed-examples
 	$(BIN)/python examples/demo.py
 
-# The demo, the language model, the notebooks, and jobs of several processes: each killed, resumed
+# The demo, all other examples, the notebooks, and jobs of several processes: each killed, resumed
 # and compared.
 examples: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n auto --dist worksteal $(PYTEST_ARGS) $(EXAMPLES)

@@ -18,6 +18,11 @@ __all__ = ["Made", "open_at", "title_of"]
 _STATES = (("state_dict", "load_state_dict"), ("get_state", "set_state"))
 """Methods by which an iterator, or the object that it goes through, says and takes a position."""
 
+_TRIES = 8
+"""How often a copy is tried. A data set of Hugging Face's that is made of one in memory reaches a
+dict of all data sets that there are, to which its parts add themselves as they are copied; once
+all of them are in it, copying does not change it any more."""
+
 _ONCE = (
     "can be gone through only once, and a stream is gone through anew for each iteration and at a "
     "restore. Give a function that makes it: from_iterable(lambda: make()), or "
@@ -80,14 +85,18 @@ class Made:
         Raises:
           InvalidTypeError: if it cannot be copied, and is the same as before.
         """
-        try:
-            return copy.deepcopy(made)
-        except Exception:
-            self._check_new(
-                made,
-                "keeps its position itself and cannot be copied. Return a new one at each call.",
-            )
-            return made
+        for _ in range(_TRIES):
+            try:
+                return copy.deepcopy(made)
+            except RuntimeError:  # "dictionary changed size": it knows its copies, see `_TRIES`
+                continue
+            except Exception:
+                break
+        self._check_new(
+            made,
+            "keeps its position itself and cannot be copied. Return a new one at each call.",
+        )
+        return made
 
     def _check_new(self, made: Any, why: str) -> None:
         if self._last() is made:

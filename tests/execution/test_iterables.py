@@ -137,6 +137,26 @@ def test_one_that_is_itself_gone_through_again_and_again() -> None:
     assert shared.at == 0
 
 
+class Known:
+    """Is in a dict of all of its kind once it has been copied, as data sets of Hugging Face are."""
+
+    def __init__(self, name: str, every: dict[str, Any]) -> None:
+        self.name, self.every = name, every
+
+    def __deepcopy__(self, memo: Any) -> Known:
+        self.every.setdefault(self.name)
+        return self
+
+
+def test_one_that_reaches_a_dict_to_which_its_parts_are_added_as_it_is_copied() -> None:
+    reader: Any = Reader(5)
+    reader.every = {}
+    reader.every |= {"source": Known("part", reader.every)}
+    stream = from_iterable(reader)
+    assert [list(stream) for _ in range(3)] == [list(range(5))] * 3
+    assert list(reader.every) == ["source", "part"]
+
+
 def test_a_restore_without_states_reads_again_and_says_how_much() -> None:
     read = []
 
