@@ -6,13 +6,13 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 from hypothesis import settings
 
 from grain_jax._execution.engine.launch import Handle, keep_alive
+from tests.processes import children
 from tests.waiting import until
 
 # A shell's `&` and `nohup` start this process with SIGINT ignored, which programs started from here
@@ -55,38 +55,6 @@ def reference_grain() -> ModuleType:
 
     flags.FLAGS.mark_as_parsed()
     return grain
-
-
-def children(pid: int | None = None) -> set[int]:
-    """The live child processes of `pid` (default: this process), and theirs."""
-    found: set[int] = set()
-    parents = {pid or os.getpid()}
-    listing = parent_of_each()
-    while parents:
-        parents = {child for child, parent in listing.items() if parent in parents} - found
-        found |= parents
-    return found
-
-
-def parent_of_each() -> dict[int, int]:
-    """The parent of every live process that can be seen.
-
-    Without the resource tracker that `multiprocessing` starts for any user of its, and keeps: it is
-    no test's to kill, or to miss.
-    """
-    listing = {}
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            # "pid (name) state ppid ...", and a name may hold spaces and parentheses.
-            state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
-            is_tracker = b"multiprocessing.resource_tracker" in (entry / "cmdline").read_bytes()
-        except OSError:
-            continue  # it ended meanwhile
-        if state != "Z" and not is_tracker:
-            listing[int(entry.name)] = int(parent)
-    return listing
 
 
 @pytest.fixture(scope="session")

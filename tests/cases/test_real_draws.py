@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 
 import grain_jax as grain
+from tests import devices
 from tests.cases import scripts
 
 pytestmark = [
@@ -261,7 +261,7 @@ def test_behind_the_device_stage(kind: str, stage: str, workers: int) -> None:
     numbers = [own() for _ in expected]
     seed_own()
     found, mine = [], []
-    given, device = over(kind, workers), jax.devices()[0]
+    given, device = over(kind, workers), devices.first()
     if stage == "prefetch_to_device":
         batches = grain.prefetch_to_device(given, device)
     else:
@@ -277,11 +277,11 @@ def test_behind_the_device_stage(kind: str, stage: str, workers: int) -> None:
 @pytest.mark.parametrize("kind", PLACES)
 def test_the_position_behind_the_device_stage(kind: str) -> None:
     expected = [np.asarray(batch, np.float32).tolist() for batch in over(kind, 0)]
-    with grain.prefetch_to_device(over(kind, 0), jax.devices()[0]) as batches:
+    with grain.prefetch_to_device(over(kind, 0), devices.first()) as batches:
         states = [(batches.get_state(), np.asarray(batch).tolist()) for batch in batches]
     assert [batch for _, batch in states] == expected
     for step in (0, 7, 48):
-        with grain.prefetch_to_device(over(kind, 2), jax.devices()[0]) as again:
+        with grain.prefetch_to_device(over(kind, 2), devices.first()) as again:
             again.set_state(states[step][0])
             assert [np.asarray(batch).tolist() for batch in again] == expected[step + 1 :]
 
@@ -302,7 +302,7 @@ def test_a_pipeline_that_cannot_draw_runs_beside_the_trainer() -> None:
             return np.array([index])
 
     loader = grain.load(Source(), num_epochs=1, transformations=[Noting()], batch_size=8)
-    with grain.prefetch_to_device(loader, jax.devices()[0]) as batches:
+    with grain.prefetch_to_device(loader, devices.first()) as batches:
         assert [np.asarray(b).ravel().tolist() for b in batches] == [
             list(range(1, 9)),
             list(range(9, 17)),

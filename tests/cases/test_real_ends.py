@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 
 import grain_jax as grain
 from grain_jax import errors, experimental
+from tests import devices
 from tests.cases import scripts
 
 pytestmark = pytest.mark.usefixtures("no_process_left")
@@ -37,8 +37,8 @@ def slow(workers: int) -> Any:
 
 
 STAGES: dict[str, Callable[[Any], Any]] = {
-    "prefetch_to_device": grain.prefetch_to_device,
-    "device_put": lambda loader: iter(experimental.device_put(loader, jax.devices()[0])),
+    "prefetch_to_device": lambda loader: grain.prefetch_to_device(loader),
+    "device_put": lambda loader: iter(experimental.device_put(loader, devices.first())),
 }
 
 

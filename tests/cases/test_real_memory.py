@@ -7,12 +7,12 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import jax
 import ml_dtypes
 import numpy as np
 import pytest
 
 import grain_jax as grain
+from tests import devices
 from tests.cases import scripts
 
 pytestmark = pytest.mark.usefixtures("no_process_left")
@@ -228,7 +228,7 @@ def test_on_devices_it_stays_too(kind: Any, workers: int) -> None:
     source = grain.DataLoader(
         data_source=Records(40), sampler=sampler, operations=operations, worker_count=workers
     )
-    with source, grain.prefetch_to_device(source, jax.devices()[0]) as batches:
+    with source, grain.prefetch_to_device(source, devices.first()) as batches:
         assert first_column(list(batches)) == [[key, key + 1] for key in range(0, 40, 2)]
 
 
@@ -308,7 +308,7 @@ WRAPS = {
 def test_batches_that_their_maker_writes_to_arrive_unchanged(workers: int, wrap: str) -> None:
     with loader(Records(80), grain.transforms.Batch(4), workers=workers) as batches:
         given = spoiling(batches, WRAPS[wrap])
-        with grain.prefetch_to_device(given, jax.devices()[0], buffer_size=4) as placed:
+        with grain.prefetch_to_device(given, devices.first(), buffer_size=4) as placed:
             got = first_column(list(placed))
     assert got == [list(range(key, key + 4)) for key in range(0, 80, 4)]
 
@@ -321,7 +321,7 @@ def test_batches_of_the_users_own_dataset_arrive_unchanged(workers: int) -> None
                 loader(Records(80), grain.transforms.Batch(4), workers=workers), WRAPS["itself"]
             )
 
-    with grain.prefetch_to_device(Own(), jax.devices()[0]) as placed:
+    with grain.prefetch_to_device(Own(), devices.first()) as placed:
         assert first_column(list(placed)) == [list(range(k, k + 4)) for k in range(0, 80, 4)]
 
 
@@ -330,7 +330,7 @@ def test_what_a_user_reads_from_the_host_first_is_copied_too(workers: int) -> No
     batches = loader(Records(80), grain.transforms.Batch(4), workers=workers)
     host = list(batches)
     batches.close()
-    with grain.prefetch_to_device(host, jax.devices()[0]) as placed:
+    with grain.prefetch_to_device(host, devices.first()) as placed:
         device = list(placed)
     for batch in host:
         batch["x"][...] = -7
@@ -348,7 +348,7 @@ def test_what_the_user_made_read_only_for_a_while_is_copied_too() -> None:
             last = batch
             yield {"x": batch}
 
-    with grain.prefetch_to_device(made(), jax.devices()[0], buffer_size=4) as placed:
+    with grain.prefetch_to_device(made(), devices.first(), buffer_size=4) as placed:
         assert first_column(list(placed)) == [[key] * 4 for key in range(20)]
 
 
@@ -401,7 +401,7 @@ def test_dtypes_that_numpy_has_not_arrive_also_padded(workers: int, name: str) -
     assert [b["x"].dtype for b in host] == [dtype, dtype]
     assert np.concatenate([b["x"][:, 0] for b in host]).tobytes() == values.tobytes()
     batches = loader(source, batch, workers=workers)
-    with grain.prefetch_to_device(batches, jax.devices()[0], remainder="pad") as placed:
+    with grain.prefetch_to_device(batches, devices.first(), remainder="pad") as placed:
         got = list(placed)
     batches.close()
     assert [b["x"].dtype for b in got] == [dtype, dtype]

@@ -14,7 +14,7 @@ import pytest
 
 import grain_jax as grain
 from grain_jax._execution.engine import slots
-from tests.conftest import children
+from tests.processes import children
 
 pytestmark = [
     pytest.mark.usefixtures("no_process_left"),

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 
 import grain_jax as grain
+from tests import devices
 from tests.cases import scripts
 
 pytestmark = pytest.mark.usefixtures("no_process_left")
@@ -296,7 +296,7 @@ def test_few_batches_that_are_dropped_are_no_error() -> None:
 @WORKERS
 def test_behind_the_device_stage(workers: int) -> None:
     loader = load(range(10), Numbered(), Positions(0, 1), workers=workers, batch_size=2)
-    with grain.prefetch_to_device(loader, jax.devices()[0]) as batches:
+    with grain.prefetch_to_device(loader, devices.first()) as batches:
         first = next(batches)
         assert np.asarray(first[1]).tolist() == [0, 1]
         state = batches.get_state()

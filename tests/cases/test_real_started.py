@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cases import scripts
-from tests.conftest import children, parent_of_each
+from tests.processes import children, parent_of_each
 
 pytestmark = pytest.mark.usefixtures("no_process_left")
 

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 
 import grain_jax as grain
+from tests import devices
 from tests.cases import scripts
 
 pytestmark = pytest.mark.usefixtures("no_process_left")
@@ -182,7 +182,7 @@ def test_an_epoch_left_in_the_middle_of_such_a_batch(behind: bool) -> None:
         for _ in range(3):
             stream: Any = source
             if behind:
-                stream = grain.prefetch_to_device(source, jax.devices()[0], remainder="drop")
+                stream = grain.prefetch_to_device(source, devices.first(), remainder="drop")
             for number, batch in enumerate(stream):
                 assert batch.tolist() == expected[number]
                 if number == 1:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.conftest import children
+from tests.processes import children
 from tests.product.jobs import free_address, running
 from tests.waiting import until
 

@@ -10,7 +10,7 @@ import grain_jax as grain
 from grain_jax import MapDataset
 from grain_jax._execution import inline, workers
 from grain_jax._execution.engine import launch
-from tests.conftest import children
+from tests.processes import children
 
 pytestmark = pytest.mark.usefixtures("no_process_left")
 

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 import grain_jax as grain
-from tests.conftest import children
 from tests.faults import campaign
+from tests.processes import children
 
 __all__ = ["run"]
 

@@ -22,7 +22,7 @@ import pytest
 import grain_jax as grain
 from grain_jax import errors
 from tests.cases import scripts
-from tests.conftest import children
+from tests.processes import children
 from tests.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.usefixtures("no_process_left")

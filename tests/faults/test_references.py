@@ -7,7 +7,6 @@ import gc
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 
@@ -19,7 +18,8 @@ from grain_jax._execution.pipeline import Pipeline
 from grain_jax._execution.positioned import Positioned
 from grain_jax._execution.prefetch_iterator import PrefetchIterator
 from grain_jax._execution.serial import Serial
-from tests.conftest import children
+from tests import devices
+from tests.processes import children
 from tests.waiting import until
 
 pytestmark = [
@@ -115,8 +115,14 @@ def own(make: Any, *todo: Any, workers: int) -> Any:
     return stream.batch(4).mp_prefetch(grain.MultiprocessingOptions(num_workers=workers))
 
 
-put = grain.experimental.device_put
-ahead = grain.prefetch_to_device
+def put(*given: Any) -> Any:
+    return grain.experimental.device_put(*given)
+
+
+def ahead(*given: Any, **more: Any) -> Any:
+    return grain.prefetch_to_device(*given, **more)
+
+
 MAKES: dict[str, Callable[[int], Any]] = {
     "loader": lambda n: iter(loader(workers=n)),
     "filter": lambda n: iter(loader(Even(), BATCH, workers=n)),
@@ -148,7 +154,7 @@ MAKES: dict[str, Callable[[int], Any]] = {
     "device, fails and draws": lambda n: ahead(loader(FailsAndDraws(), BATCH, workers=n)),
     "device, operation": lambda n: ahead(loader(Passes(), BATCH, workers=n)),
     "device of a device": lambda n: ahead(ahead(dataset(workers=n)), buffer_size=1),
-    "device_put": lambda n: iter(put(dataset(workers=n), jax.devices()[0])),
+    "device_put": lambda n: iter(put(dataset(workers=n), devices.first())),
 }
 
 

@@ -11,8 +11,8 @@ import threading
 from collections import Counter
 from typing import Any
 
-from tests.conftest import parent_of_each
 from tests.faults import campaign, pieces
+from tests.processes import parent_of_each
 from tests.property import reference
 
 __all__ = ["Killer", "run"]

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 
@@ -146,5 +145,5 @@ def restore(iterators: list[Any], folder: Path, patch: pytest.MonkeyPatch) -> No
 
 
 def as_process(patch: pytest.MonkeyPatch, index: int, count: int) -> None:
-    patch.setattr(jax, "process_index", lambda: index)
-    patch.setattr(jax, "process_count", lambda: count)
+    patch.setattr("jax.process_index", lambda: index)
+    patch.setattr("jax.process_count", lambda: count)

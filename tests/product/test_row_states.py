@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 
 import grain_jax as grain
 from grain_jax import errors, transforms
 from grain_jax._product.row_states import Saved, with_rows, without_rows
+from tests import devices
 from tests.product.pieces import Odd
 from tests.product.shards import joint
 
@@ -100,7 +100,7 @@ def stage(operations: list[Any], axis: int, remainder: str, **settings: Any) -> 
         operations=operations,
         **settings,
     )
-    return grain.prefetch_to_device(loader, jax.devices()[0], remainder=remainder, axis=axis)
+    return grain.prefetch_to_device(loader, devices.first(), remainder=remainder, axis=axis)
 
 
 def seen(batches: Any, axis: int) -> tuple[list[list[int]], list[int]]:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 import grain_jax as grain
@@ -93,6 +92,8 @@ def form(cursor: Any) -> Any:
 
 def same(found: Any, expected: Any) -> bool:
     """Whether two trees of elements are equal, types and dtypes too."""
+    import jax  # not by workers, which import this module with the functions of a test
+
     ours, wanted = jax.tree_util.tree_flatten(found), jax.tree_util.tree_flatten(expected)
     return ours[1] == wanted[1] and all(map(_same_leaf, ours[0], wanted[0]))
 

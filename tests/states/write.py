@@ -17,8 +17,6 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import jax
-
 import grain_jax as grain
 from tests.states import pieces, pipelines
 
@@ -54,7 +52,7 @@ def take(iterator: Any, most: int = MOST) -> list[Any]:
 
 def as_process(index: int, count: int) -> contextlib.AbstractContextManager[Any]:
     """Makes this process one of several in the eyes of the checkpoint handler."""
-    return mock.patch.multiple(jax, process_index=lambda: index, process_count=lambda: count)
+    return mock.patch.multiple("jax", process_index=lambda: index, process_count=lambda: count)
 
 
 def main(name: str) -> None:

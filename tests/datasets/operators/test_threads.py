@@ -7,7 +7,6 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 
@@ -109,7 +108,7 @@ def test_behind_the_device_stage(taken: int) -> None:
     with stage:
         found = []
         for batch in stage:
-            assert isinstance(batch, jax.Array)
+            assert type(batch).__module__.startswith("jax")
             found.append(np.asarray(batch).tolist())
             if len(before) + len(found) == 7:
                 state = stage.get_state()

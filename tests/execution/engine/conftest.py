@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from grain_jax._execution.engine import launch
-from tests.conftest import children
+from tests.processes import children
 from tests.waiting import until
 
 _numbers = itertools.count()

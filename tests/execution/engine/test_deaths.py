@@ -14,8 +14,8 @@ import pytest
 from grain_jax._execution.engine import launch
 from grain_jax._execution.engine.pool import Bundle, Pool
 from grain_jax._values.errors import ClosedError, WorkerError
-from tests.conftest import children
 from tests.execution.engine import programs
+from tests.processes import children
 
 MODES = ["fork_imported", "fork_first", "fresh"]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import children
+from tests.processes import children
 from tests.waiting import PATIENCE, until
 
 ROOT = Path(__file__).parents[3]
