@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from grain_jax import _lazy
 from grain_jax._algebra import pieces
 from grain_jax._datasets import iterators, lineage, operators, sequences, shards
 from grain_jax._values import errors, options, seeds, sharding
@@ -106,6 +107,30 @@ class StreamMethods(sequences.StreamSequences):
         result: Self = operators.made("cache:CacheIterDataset", self)
         return result
 
+    def explain(self, *, sample: bool = False) -> str:
+        """Returns the pipeline as a tree, what is done last on top.
+
+        It says what each step makes, where it runs, what sharding does, and what a state holds.
+
+        Args:
+          sample: whether to make a first element after each step whose result nothing describes,
+            which runs the user's code.
+
+        Example:
+          >>> import grain_jax as grain
+          >>> ds = grain.MapDataset.range(8).to_iter_dataset().filter(lambda x: x > 2).batch(2)
+          >>> ds.explain()
+          IterDataset: elements are counted as they come
+          └─ step 2: batch(2) → int64[?]  [trainer]
+             └─ step 1: filter(<lambda>) → int64[]  [trainer]
+                └─ source: range, 8 records → int64[]  [trainer]
+          sharding: none: each process that runs this has all of it
+          state: a place in the stream; any number of workers, the same number of processes
+        """
+        of_dataset = _lazy.fetch("grain_jax._execution.explaining:of_dataset")
+        found: str = of_dataset(self, sample=sample)
+        return found
+
     def epochs(self, start: int = 0) -> Iterator[iterators.DatasetIterator[Any]]:
         """Yields one iterator per epoch: each has the order of its epoch, and ends with it.
 
@@ -195,6 +220,11 @@ class MapMethods(sequences.Sequences):
     _seed: int | None
     _depth: int
     to_iter_dataset: Callable[[], Any]
+
+    def explain(self, *, sample: bool = False) -> str:
+        """Returns the pipeline as a tree; see `IterDataset.explain`."""
+        found: str = self.to_iter_dataset().explain(sample=sample)
+        return found
 
     def epochs(self, start: int = 0) -> Iterator[iterators.DatasetIterator[Any]]:
         """Yields one iterator per epoch; see `IterDataset.epochs`."""

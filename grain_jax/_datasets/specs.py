@@ -14,7 +14,7 @@ from grain_jax._datasets.map_dataset import MapDataset
 from grain_jax._datasets.plan import Grouped, Plan, Upstream
 from grain_jax._values import errors, shapes, trees
 
-__all__ = ["get_element_spec"]
+__all__ = ["get_element_spec", "known", "known_of_node"]
 
 
 def get_element_spec(ds: MapDataset[Any] | IterDataset[Any]) -> Any:
@@ -50,6 +50,22 @@ def get_element_spec(ds: MapDataset[Any] | IterDataset[Any]) -> Any:
     raise errors.InvalidTypeError(
         f"get_element_spec takes a MapDataset or an IterDataset, got {type(ds).__name__}."
     )
+
+
+def known(plan: Plan) -> Any | None:
+    """Returns the spec of a plan's elements, or None where nothing says what they are."""
+    try:
+        return _of_plan(plan)
+    except (NotImplementedError, errors.InvalidValueError):
+        return None
+
+
+def known_of_node(node: nodes.Node) -> Any | None:
+    """Returns the spec of a node's elements, or None where nothing says what they are."""
+    try:
+        return _of_node(node)
+    except (NotImplementedError, errors.InvalidValueError):
+        return None
 
 
 def _of_plan(plan: Plan) -> Any:

@@ -15,7 +15,7 @@ from grain_jax._execution.positioned import Positioned
 from grain_jax._execution.threaded import ThreadPrefetchDatasetIterator
 from grain_jax._values import errors
 
-__all__ = ["PipelineIterator", "batch_rows", "run"]
+__all__ = ["PipelineIterator", "batch_rows", "layout_of", "run"]
 
 T = TypeVar("T")
 
@@ -55,17 +55,18 @@ class PipelineIterator(Positioned[T, dict[str, Any]], iterators.DatasetIterator[
 
 def run(plan: Plan, setup: iterators.Setup) -> iterators.DatasetIterator[Any]:
     """Returns an iterator over a dataset's stream."""
-    iterator: PipelineIterator[Any] = PipelineIterator(plan, setup, _layout(plan, setup))
+    iterator: PipelineIterator[Any] = PipelineIterator(plan, setup, layout_of(plan, setup))
     return ThreadPrefetchDatasetIterator(iterator, setup.ahead) if setup.ahead else iterator
 
 
 def batch_rows(plan: Plan, setup: iterators.Setup) -> tuple[tuple[int, ...], int | None] | None:
     """Returns what a dataset's iterator says of rows at its start; see `Layout.batch_rows`."""
-    layout = _layout(plan, setup)
+    layout = layout_of(plan, setup)
     return layout.batch_rows(plan, layout.start)
 
 
-def _layout(plan: Plan, setup: iterators.Setup) -> Layout:
+def layout_of(plan: Plan, setup: iterators.Setup) -> Layout:
+    """Returns how a dataset's stream is dealt out."""
     lanes = setup.options.lanes or 1
     if lanes > 1 and not has_positions(plan.root):
         what = "made of other streams" if isinstance(plan.root, Grouped) else "an iterable"

@@ -12,7 +12,7 @@ from grain_jax._algebra import access, index_maps, operations, samplers, sources
 from grain_jax._datasets import iterators, nodes, roots, sampled
 from grain_jax._datasets.plan import Plan
 from grain_jax._datasets.stages import Stage
-from grain_jax._execution import virtual, workers
+from grain_jax._execution import explaining, virtual, workers
 from grain_jax._execution.layout import Layout
 from grain_jax._execution.serial import Own
 from grain_jax._product import sampling
@@ -169,6 +169,18 @@ class DataLoader(closing.Closing):
         records, layouts = sampling.epoch_layouts(self._sampler, self._layout, start)
         self._check_epoch(records)
         return map(self._iterate, layouts)
+
+    def explain(self, *, sample: bool = False) -> str:
+        """Returns the pipeline as a tree, what is done last on top; see `IterDataset.explain`.
+
+        Args:
+          sample: whether to make a first element after each step whose result nothing describes,
+            which runs the user's code.
+        """
+        about = self._describe()
+        return explaining.explain(
+            about.plan, about.setup, about.layout, name="loader", sample=sample, tail=about.tail
+        )
 
     def close(self) -> None:
         """Ends all iterators of this loader, with their workers, and closes the source; idempotent.
