@@ -99,6 +99,11 @@ class Reader:
             return self._read_in_threads(wanted, self._threads, [])
         return self._read_tuned(wanted, self._tuner)
 
+    @property
+    def is_threaded(self) -> bool:
+        """Whether there are any threads."""
+        return self._pool.size > 0
+
     def close(self) -> None:
         """Ends the threads; a `read` that waits for them raises. Safe to call twice."""
         self._closed = True

@@ -104,6 +104,11 @@ class NodeRoot:
             return options.ReadOptions(num_threads=0)
         return self._options
 
+    @property
+    def is_threaded(self) -> bool:
+        """Whether threads of this process read already."""
+        return any(reader.is_threaded for reader in self._readers.values())
+
     def read_by(self, threads: int) -> NodeRoot:
         """Returns the same root, which so many threads read if nobody has said how many do."""
         if self._options.num_threads is not None:
