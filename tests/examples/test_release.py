@@ -1,4 +1,4 @@
-"""What is released installs where nothing else is, and runs the first thing that the README shows."""
+"""What is released installs where nothing else is, and runs the first code of the README."""
 
 from __future__ import annotations
 
