@@ -5,13 +5,10 @@ The right values come from NumPy: `np.stack` of the leaves, and JAX's 32 bits be
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 import ml_dtypes
@@ -20,6 +17,8 @@ import pytest
 
 import grain_jax as grain
 from grain_jax._values.errors import InvalidTypeError, InvalidValueError
+from tests.cases.unlike import Twice, Unit
+from tests.property.registered import Sample, Sound
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -143,19 +142,6 @@ def kinds() -> dict[str, Kind]:
 
 
 KINDS = kinds()
-
-
-@flax.struct.dataclass
-class Sample:
-    x: Any
-    name: str = flax.struct.field(pytree_node=False, default="s")
-
-
-@functools.partial(jax.tree_util.register_dataclass, data_fields=["x"], meta_fields=["rate"])
-@dataclasses.dataclass
-class Sound:
-    x: Any
-    rate: int
 
 
 def same(got: Any, right: Any) -> bool:
@@ -345,11 +331,6 @@ def test_typed_keys(workers: int, impl: str) -> None:
     np.testing.assert_array_equal([jax.random.key_data(one["key"]) for one in single], right)
 
 
-class Unit(np.ndarray[Any, Any]):
-    def __array_ufunc__(self, *args: Any, **more: Any) -> Any:
-        raise NotImplementedError
-
-
 LARGE = 2**53 + 1
 REFUSED = {
     "an integer that is no float": ([1, LARGE, 2.5, 3], "int64.* float64.*9007199254740993"),
@@ -410,13 +391,6 @@ def test_integers_above_the_signed_ones(workers: int) -> None:
         pytest.raises(InvalidValueError, match=r"batch\['id'\], row 0, holds 9223372036854775809"),
     ):
         next(stage)
-
-
-class Twice(grain.transforms.FlatMap):
-    max_fan_out = 2
-
-    def flat_map(self, element: int) -> list[Any]:
-        return [None, element] if element == 3 else [element, element]
 
 
 @WORKERS

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import flax.struct
 import jax
 
-__all__ = ["Plain", "Struct"]
+__all__ = ["Plain", "Sample", "Sound", "Struct"]
 
 
 @jax.tree_util.register_dataclass
@@ -28,3 +29,20 @@ class Struct:
     x: Any
     y: Any
     tag: str = flax.struct.field(pytree_node=False, default="static")
+
+
+@flax.struct.dataclass
+class Sample:
+    """With a name that is no leaf."""
+
+    x: Any
+    name: str = flax.struct.field(pytree_node=False, default="s")
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["x"], meta_fields=["rate"])
+@dataclasses.dataclass
+class Sound:
+    """Registered from outside."""
+
+    x: Any
+    rate: int
