@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from flax import nnx
 
 import grain_jax as grain
+from tests.test_api import PUBLIC
 from tools import snippets
 from tools.source_graph import ROOT
 
@@ -163,3 +165,55 @@ def test_a_page_that_is_wrong_is_an_error(
     page.write_text(BLOCKS.replace(written, meant))
     with pytest.raises(AssertionError, match=said):
         snippets.run(page, tmp_path)
+
+
+def named() -> dict[str, Any]:
+    """What is public and is no module, by module and name; `grain_jax.python` has other names."""
+    found = {}
+    for module, names in PUBLIC.items():
+        for name in () if module == "grain_jax.python" else names.split():
+            value = getattr(importlib.import_module(module), name)
+            if not inspect.ismodule(value):
+                found[f"{module}.{name}"] = value
+    return found
+
+
+def test_the_reference_has_every_public_name() -> None:
+    pages = "\n".join(page.read_text() for page in (ROOT / "docs" / "reference").glob("*.md"))
+    described = set(re.findall(r"^\.\. auto(?:class|function|data):: (\w+)$", pages, re.MULTILINE))
+    listed = set(re.findall(r"^   (\w+)$", pages, re.MULTILINE))
+    assert {path.rpartition(".")[2] for path in named()} - described == set()
+    assert described == listed & described
+
+
+def test_every_public_name_has_a_docstring_with_an_example() -> None:
+    lacking = []
+    for path, value in named().items():
+        if not inspect.isclass(value) and not inspect.isfunction(value):
+            continue  # a value says itself what it is
+        own = vars(value).get("__doc__") if inspect.isclass(value) else value.__doc__
+        # An error has no use but to be caught; docs/troubleshooting.md shows how each is met.
+        is_error = inspect.isclass(value) and issubclass(value, Exception)
+        if not own or ("Example:" not in own and not is_error):
+            lacking.append(path)
+    assert lacking == []
+
+
+def test_every_method_has_a_docstring() -> None:
+    lacking = []
+    for path, value in named().items():
+        if not inspect.isclass(value):
+            continue
+        for name in dir(value):
+            method = getattr(value, name)
+            ours = str(getattr(method, "__module__", "")).startswith("grain_jax")
+            if not name.startswith("_") and callable(method) and ours:
+                lacking += [] if inspect.getdoc(method) else [f"{path}.{name}"]
+    assert lacking == []
+
+
+def test_help_of_the_device_stage_leads_to_the_methods_of_its_iterator() -> None:
+    said = grain.prefetch_to_device.__doc__
+    assert said
+    own = {name for name in dir(grain.DeviceIterator) if not name.startswith("_")}
+    assert own - {"load", "save", "start_stats"} <= set(re.findall(r"`(\w+)`", said))

@@ -33,6 +33,11 @@ class ArrayRecordDataSource:
       MissingDependencyError: if array_record is not installed.
       FileNotFoundError: if a file is missing.
       InvalidValueError: if there is no path.
+
+    Example:
+      >>> source = ArrayRecordDataSource(["a.array_record", "b.array_record"])  # doctest: +SKIP
+      >>> len(source), source[0]  # doctest: +SKIP
+      (2000, b'...')
     """
 
     def __init__(

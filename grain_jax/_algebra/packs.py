@@ -36,6 +36,17 @@ class PackAndBatchOperation:
     Raises:
       InvalidValueError: if a number is below 1; and as records come, for a sequence that is longer
         than its leaf, or a record of another structure.
+
+    Example:
+      >>> import numpy as np
+      >>> import grain_jax as grain
+      >>> rows = [np.array([1, 2]), np.array([3]), np.array([4, 5, 6])]
+      >>> pack = PackAndBatchOperation(length_struct=3, batch_size=2)
+      >>> loader = grain.DataLoader(
+      ...     data_source=rows, sampler=grain.samplers.SequentialSampler(3), operations=[pack]
+      ... )
+      >>> [batch[0].tolist() for batch in loader]
+      [[[1, 2, 3], [4, 5, 6]]]
     """
 
     length_struct: Any

@@ -27,7 +27,18 @@ _LAST_POSITION = 1 << 62
 
 @runtime_checkable
 class Sampler(Protocol):
-    """The order in which records are read: any object with this one method."""
+    """The order in which records are read: any object with this one method.
+
+    Example:
+      >>> import grain_jax as grain
+      >>> class Backwards:
+      ...     def __len__(self):
+      ...         return 3
+      ...     def __getitem__(self, position):
+      ...         return grain.RecordMetadata(index=position, record_key=2 - position)
+      >>> list(grain.DataLoader(data_source=["a", "b", "c"], sampler=Backwards()))
+      ['c', 'b', 'a']
+    """
 
     def __getitem__(self, index: int) -> RecordMetadata:
         """Returns which record stands at position `index`, counted from 0 over all epochs.

@@ -29,6 +29,12 @@ class SharedMemoryArrayMetadata:
       name: of the memory.
       shape: of the array.
       dtype: of the array.
+
+    Example:
+      >>> import grain_jax as grain
+      >>> array = grain.multiprocessing.SharedMemoryArray((2, 3), np.float32)
+      >>> array.metadata.shape, array.metadata.dtype
+      ((2, 3), dtype('float32'))
     """
 
     name: str

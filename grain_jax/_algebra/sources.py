@@ -47,6 +47,16 @@ class RandomAccessDataSource(Protocol[T_co]):
     `__getattr__` finds in another object.
 
     A dict (or tree) of equally long arrays is a source too; its records have one row of each.
+
+    Example:
+      >>> import grain_jax as grain
+      >>> class Squares:
+      ...     def __len__(self):
+      ...         return 4
+      ...     def __getitem__(self, index):
+      ...         return int(index) ** 2
+      >>> list(grain.load(Squares(), num_epochs=1))
+      [0, 1, 4, 9]
     """
 
     def __len__(self) -> int:

@@ -81,7 +81,13 @@ class RandomMap(abc.ABC):
 
 
 class TfRandomMap(abc.ABC):
-    """A random map under the method name that TensorFlow code shares."""
+    """A random map under the method name that TensorFlow code shares.
+
+    Example:
+      >>> class Noise(TfRandomMap):
+      ...     def np_random_map(self, element, rng):
+      ...         return element + rng.normal()
+    """
 
     @abc.abstractmethod
     def np_random_map(self, element: Any, rng: np.random.Generator) -> Any:
@@ -89,7 +95,16 @@ class TfRandomMap(abc.ABC):
 
 
 class MapWithIndex(abc.ABC):
-    """Maps one element to one element, knowing its place in the stream."""
+    """Maps one element to one element, knowing its place in the stream.
+
+    Example:
+      >>> import grain_jax as grain
+      >>> class Number(MapWithIndex):
+      ...     def map_with_index(self, index, element):
+      ...         return index, element
+      >>> list(grain.load(["a", "b"], num_epochs=1, transformations=[Number()]))
+      [(0, 'a'), (1, 'b')]
+    """
 
     @abc.abstractmethod
     def map_with_index(self, index: int, element: Any) -> Any:
@@ -97,7 +112,16 @@ class MapWithIndex(abc.ABC):
 
 
 class Filter(abc.ABC):
-    """Keeps the elements for which `filter` is true."""
+    """Keeps the elements for which `filter` is true.
+
+    Example:
+      >>> import grain_jax as grain
+      >>> class Odd(Filter):
+      ...     def filter(self, x):
+      ...         return x % 2 == 1
+      >>> list(grain.load([1, 2, 3], num_epochs=1, transformations=[Odd()]))
+      [1, 3]
+    """
 
     @abc.abstractmethod
     def filter(self, element: Any) -> bool:
@@ -109,6 +133,15 @@ class FlatMap(abc.ABC):
 
     Attributes:
       max_fan_out: the most elements that one input may give; more are an error.
+
+    Example:
+      >>> import grain_jax as grain
+      >>> class Words(FlatMap):
+      ...     max_fan_out = 100
+      ...     def flat_map(self, text):
+      ...         return text.split()
+      >>> list(grain.load(["to be", "or not"], num_epochs=1, transformations=[Words()]))
+      ['to', 'be', 'or', 'not']
     """
 
     max_fan_out: int
@@ -126,6 +159,12 @@ class Batch:
       batch_size: elements per batch.
       drop_remainder: whether an incomplete batch at the end is dropped.
       batch_fn: makes the batch of a list of elements; None stacks each leaf along a new axis 0.
+
+    Example:
+      >>> import grain_jax as grain
+      >>> loader = grain.load([1, 2, 3], num_epochs=1, transformations=[Batch(2)])
+      >>> [batch.tolist() for batch in loader]
+      [[1, 2], [3]]
     """
 
     batch_size: int

@@ -78,6 +78,14 @@ class ParquetIterDataset(_Files):
       FileNotFoundError: if a file is missing, or no file fits a pattern.
       CorruptFileError: where the first iteration begins, for what is no Parquet file, or is cut
         off; at a row that is damaged, behind those before it.
+
+    Example:
+      >>> import os, tempfile
+      >>> import pyarrow as pa, pyarrow.parquet as pq
+      >>> path = os.path.join(tempfile.mkdtemp(), "a.parquet")
+      >>> pq.write_table(pa.table({"x": [1, 2, 3], "y": ["a", "b", "c"]}), path)
+      >>> [row["y"] for row in ParquetIterDataset(path, columns=["y"])]
+      ['a', 'b', 'c']
     """
 
     def __init__(
@@ -151,6 +159,14 @@ class TextLinesIterDataset(_Files):
       FileNotFoundError: if a file is missing, or no file fits a pattern.
       InvalidValueError: for an encoding in which a line does not end with the byte 10.
       CorruptFileError: at a line that cannot be decoded, or decompressed, behind those before it.
+
+    Example:
+      >>> import os, tempfile
+      >>> path = os.path.join(tempfile.mkdtemp(), "a.txt")
+      >>> with open(path, "w") as file:
+      ...     _ = file.write("one")
+      >>> list(TextLinesIterDataset(path).map(str.upper))
+      ['ONE']
     """
 
     def __init__(

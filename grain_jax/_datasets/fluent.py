@@ -69,5 +69,12 @@ def _told_of(member: Any) -> Any:
 def apply_transformations(
     ds: Self, transformations: transforms.Transformation | transforms.Transformations
 ) -> Self:
-    """Returns `ds.apply(transformations)`; the older way to write it."""
+    """Returns `ds.apply(transformations)`; the older way to write it.
+
+    Example:
+      >>> import grain_jax as grain
+      >>> ds = grain.MapDataset.range(4)
+      >>> [batch.tolist() for batch in apply_transformations(ds, [grain.transforms.Batch(2)])]
+      [[0, 1], [2, 3]]
+    """
     return ds.apply(transformations)

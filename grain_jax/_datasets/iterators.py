@@ -23,6 +23,18 @@ class DatasetIterator(
     """An iterator over a dataset whose position can be saved and restored.
 
     Subclasses define `__next__`, `get_state` and `set_state`.
+
+    Example:
+      >>> import grain_jax as grain
+      >>> iterator = iter(grain.MapDataset.range(5).to_iter_dataset())
+      >>> next(iterator), next(iterator)
+      (0, 1)
+      >>> state = iterator.get_state()
+      >>> next(iterator)
+      2
+      >>> iterator.set_state(state)
+      >>> list(iterator)
+      [2, 3, 4]
     """
 
     _parents: tuple[DatasetIterator[Any], ...] = ()

@@ -31,6 +31,19 @@ class CheckpointHandler(ocp.AsyncCheckpointHandler):  # type: ignore[misc]  # or
 
     Each process writes one file, `process_<index>-of-<count>.json`. An asynchronous save takes the
     position before it returns and writes the file later, so that training goes on meanwhile.
+
+    Example:
+      >>> import pathlib, tempfile
+      >>> import grain_jax as grain
+      >>> folder = pathlib.Path(tempfile.mkdtemp())
+      >>> iterator = iter(grain.load([1, 2, 3], num_epochs=1))
+      >>> handler = CheckpointHandler()
+      >>> next(iterator)
+      1
+      >>> handler.save(folder, iterator)
+      >>> other = handler.restore(folder, iter(grain.load([1, 2, 3], num_epochs=1)))
+      >>> next(other)
+      2
     """
 
     def save(self, directory: StatePath, item: Any = None, args: Any = None) -> None:

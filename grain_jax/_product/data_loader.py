@@ -300,6 +300,12 @@ def load(
       stall_timeout: seconds that workers may be silent.
       worker_init_fn: called in every worker before anything is loaded.
       ignore_globals: modules and variables of modules that may differ in workers.
+
+    Example:
+      >>> import grain_jax as grain
+      >>> loader = load([1, 2, 3, 4, 5], num_epochs=1, batch_size=2, worker_count=0)
+      >>> [batch.tolist() for batch in loader]
+      [[1, 2], [3, 4], [5]]
     """
     adapted = sources.adapt(source)
     sources.check_not_empty(adapted)

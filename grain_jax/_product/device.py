@@ -54,6 +54,10 @@ def prefetch_to_device(
     Reading starts at the first `next` or at `start_prefetch`. If the source is an iterator, it
     belongs to the result from now on.
 
+    The result is a `DeviceIterator`: `help(grain_jax.DeviceIterator)` says more of its `next`,
+    `len`, `close`, `get_state`, `set_state`, `element_spec`, `start_prefetch`, `stats`, `skipped`,
+    `skipped_count` and `mixture_counts`. It is a context manager, which closes it.
+
     Example:
       >>> import numpy as np
       >>> batches = [{"x": np.ones((8, 3)), "name": "a"}]
@@ -107,6 +111,20 @@ class DeviceIterator(PrefetchIterator[Any]):
     `len` is the number of batches of the whole pass, where it is known. The state is that of the
     source at the last batch received; where the source does not say how many rows a batch has, it
     is kept together with that number.
+
+    Example:
+      >>> import grain_jax as grain
+      >>> loader = grain.load(np.arange(12.0), num_epochs=1, batch_size=4)
+      >>> with prefetch_to_device(loader, jax.devices()[0]) as batches:
+      ...     first = next(batches)
+      ...     state = batches.get_state()
+      ...     second = next(batches)
+      >>> len(batches), second.tolist()
+      (3, [4.0, 5.0, 6.0, 7.0])
+      >>> with prefetch_to_device(loader, jax.devices()[0]) as batches:
+      ...     batches.set_state(state)
+      ...     print(next(batches).tolist())
+      [4.0, 5.0, 6.0, 7.0]
     """
 
     _converts = "transfer"

@@ -20,6 +20,12 @@ def get_next_index(ds_iter: Any) -> int:
 
     Raises:
       InvalidTypeError: for an iterator of another one.
+
+    Example:
+      >>> import grain_jax as grain
+      >>> iterator = iter(grain.MapDataset.range(5).to_iter_dataset())
+      >>> next(iterator), get_next_index(iterator)
+      (0, 1)
     """
     state, unit = _counted(ds_iter)
     return -(-int(state["position"]) // unit)

@@ -55,6 +55,17 @@ class DataLoaderIterator(Positioned[Any, bytes]):
       data_loader: whose stream.
       state: where to begin, as `get_state` returned it, read from JSON; None for the start.
       validate_state: whether a state of another pipeline is refused; otherwise it is warned of.
+
+    Example:
+      >>> import grain_jax as grain
+      >>> loader = grain.load([1, 2, 3, 4], num_epochs=1, batch_size=2)
+      >>> iterator = iter(loader)
+      >>> next(iterator).tolist(), len(iterator)
+      ([1, 2], 2)
+      >>> other = iter(loader)
+      >>> other.set_state(iterator.get_state())
+      >>> next(other).tolist()
+      [3, 4]
     """
 
     def __init__(

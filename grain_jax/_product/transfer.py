@@ -34,6 +34,12 @@ def device_put(
 
     Returns:
       What gives an iterator over `ds`, with its states, at each `iter`.
+
+    Example:
+      >>> import jax, grain_jax as grain
+      >>> ds = grain.MapDataset.range(4).to_iter_dataset().batch(2)
+      >>> [batch.tolist() for batch in device_put(ds, jax.devices()[0])]
+      [[0, 1], [2, 3]]
     """
     return DeviceDataset(
         ds,

@@ -123,6 +123,10 @@ class ReadOptions:
         such as an open file, a connection, or a buffer of its own.
       prefetch_buffer_size: with threads, and no worker processes, how many records to read ahead;
         None means two batches. Workers read for as many elements as are buffered for them.
+
+    Example:
+      >>> ReadOptions(num_threads=16).num_threads
+      16
     """
 
     num_threads: int | None = None
@@ -202,6 +206,13 @@ class MultiprocessingOptions:
       ignore_globals: modules, and variables and functions of modules, that may differ between this
         process and workers: `("config",)`, `("config.DEBUG",)`; and random generators that may be
         held, though each worker has a copy: `("module.rng",)`, `("Augment.rng",)`.
+
+    Example:
+      >>> options = MultiprocessingOptions(num_workers=4, per_worker_buffer_size=2)
+      >>> MultiprocessingOptions(num_workers=-1)
+      Traceback (most recent call last):
+          ...
+      grain_jax._values.errors.InvalidValueError: num_workers must be at least 0, got -1...
     """
 
     num_workers: int = 0

@@ -20,6 +20,10 @@ class RecordMetadata:
       index: position in the sampler's order, from 0.
       record_key: position in the data source; None once the record is a mixture of several.
       rng: the generator that random steps use for this record, if the sampler gives one.
+
+    Example:
+      >>> RecordMetadata(index=7, record_key=3)
+      RecordMetadata(index=7, record_key=3, rng=None)
     """
 
     index: int
@@ -36,7 +40,12 @@ class RecordMetadata:
 
 @dataclasses.dataclass(slots=True)
 class Record(Generic[T]):
-    """Data together with its metadata."""
+    """Data together with its metadata.
+
+    Example:
+      >>> Record(RecordMetadata(index=7, record_key=3), data={"x": 1}).data
+      {'x': 1}
+    """
 
     metadata: RecordMetadata
     data: T

@@ -33,6 +33,14 @@ class ShardOptions:
       shard_count: into how many shards the data is divided, at least 1.
       drop_remainder: whether what does not divide evenly over the shards is left out, so that all
         shards have the same length.
+
+    Example:
+      >>> import grain_jax as grain
+      >>> [
+      ...     list(grain.load(range(5), num_epochs=1, shard_options=ShardOptions(shard, 2)))
+      ...     for shard in range(2)
+      ... ]
+      [[0, 2, 4], [1, 3]]
     """
 
     shard_index: int
@@ -68,7 +76,12 @@ class ShardOptions:
 
 
 class NoSharding(ShardOptions):
-    """Every process reads all of the data."""
+    """Every process reads all of the data.
+
+    Example:
+      >>> NoSharding().shard_index, NoSharding().shard_count
+      (0, 1)
+    """
 
     def __init__(self) -> None:
         super().__init__(shard_index=0, shard_count=1)
@@ -78,6 +91,11 @@ class ShardByJaxProcess(ShardOptions):
     """One shard for each JAX process: its index and count come from `jax` when this is made.
 
     In a program of several processes call `jax.distributed.initialize()` before.
+
+    Example:
+      >>> options = ShardByJaxProcess()  # after jax.distributed.initialize(), on many hosts
+      >>> options.shard_index, options.shard_count
+      (0, 1)
     """
 
     @notices.constructing("shard")

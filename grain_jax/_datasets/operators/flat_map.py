@@ -18,6 +18,14 @@ class FlatMapIterDataset(IterDataset[Any]):
     Args:
       parent: the stream.
       transform: a `transforms.FlatMap`.
+
+    Example:
+      >>> import grain_jax as grain
+      >>> class Twice(grain.transforms.FlatMap):
+      ...     def flat_map(self, x):
+      ...         return [x, x]
+      >>> list(FlatMapIterDataset(grain.MapDataset.range(2).to_iter_dataset(), Twice()))
+      [0, 0, 1, 1]
     """
 
     def __init__(self, parent: IterDataset[Any], transform: transforms.FlatMap) -> None:
@@ -33,6 +41,16 @@ class FlatMapMapDataset(MapDataset[Any]):
     Args:
       parent: the dataset.
       transform: a `transforms.FlatMap`.
+
+    Example:
+      >>> import grain_jax as grain
+      >>> class Below(grain.transforms.FlatMap):
+      ...     max_fan_out = 2
+      ...     def flat_map(self, x):
+      ...         return list(range(x))
+      >>> ds = FlatMapMapDataset(grain.MapDataset.range(3), Below())
+      >>> [ds[i] for i in range(len(ds))]
+      [None, None, 0, None, 0, 1]
     """
 
     def __init__(self, parent: MapDataset[Any], transform: transforms.FlatMap) -> None:

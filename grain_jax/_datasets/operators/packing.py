@@ -113,6 +113,16 @@ class BestFitPackIterDataset(_PackIterDataset):
     """Rows of sequences that stay whole: each goes into the fullest row that has room for it.
 
     Of rows that are equally full it takes the first. All else is as in `FirstFitPackIterDataset`.
+
+    Example:
+      >>> import grain_jax as grain, numpy as np
+      >>> tokens = [{"x": np.full(n, n)} for n in (3, 2, 1)]
+      >>> ds = grain.MapDataset.source(tokens).to_iter_dataset()
+      >>> rows = BestFitPackIterDataset(
+      ...     ds, length_struct={"x": 4}, num_packing_bins=2, shuffle_bins=False
+      ... )
+      >>> [row["x"].tolist() for row in rows]
+      [[3, 3, 3, 1], [2, 2, 0, 0]]
     """
 
     _best = True

@@ -24,7 +24,12 @@ Cut = tuple[int, int]
 
 
 class BOSHandling(enum.Enum):
-    """What becomes of the first token of each segment of a row."""
+    """What becomes of the first token of each segment of a row.
+
+    Example:
+      >>> BOSHandling.DO_NOTHING
+      <BOSHandling.DO_NOTHING: 1>
+    """
 
     DO_NOTHING = 1
     REPLACE_FIRST_TOKEN_WITH_BOS = 2

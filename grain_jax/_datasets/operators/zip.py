@@ -114,6 +114,12 @@ class ZipMapDataset(MapDataset[tuple[Any, ...]]):
 
     Args:
       parents: the datasets.
+
+    Example:
+      >>> import grain_jax as grain
+      >>> ds = ZipMapDataset([grain.MapDataset.range(3), grain.MapDataset.range(10, 13)])
+      >>> ds[1]
+      (1, 11)
     """
 
     def __init__(self, parents: Sequence[MapDataset[Any]]) -> None:
