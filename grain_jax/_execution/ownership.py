@@ -11,10 +11,10 @@ import copy
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from grain_jax._values.errors import ClosedError, InvalidTypeError
+from grain_jax._values.errors import ClosedError, InvalidTypeError, InvalidValueError
 from grain_jax._values.stats import Stats
 
-__all__ = ["Owned", "Owner", "refuse_owned", "require_state", "take_over"]
+__all__ = ["Owned", "Owner", "alone", "refuse_owned", "require_state", "take_over"]
 
 
 class Owner(Protocol):
@@ -108,6 +108,24 @@ def refuse_owned(iterator: object, owner: Owner | None) -> None:
             f"this {type(iterator).__name__} was given to another iterator, which reads it ahead:"
             " take the elements from that one. get_state and set_state work on either."
         )
+
+
+def alone(lock: Any) -> Any:
+    """Returns the lock of an iterator, for a thread that is not inside of it already.
+
+    Args:
+      lock: a `threading.RLock`.
+
+    Raises:
+      InvalidValueError: if this thread has it: a signal handler was called, say, as it waited.
+    """
+    if lock._is_owned():
+        raise InvalidValueError(
+            "next() of this iterator was called within its own next(), in the same thread: by a"
+            " signal handler, or by code of the pipeline. Let the handler set a flag, and look at"
+            " it between two elements; get_state() and close() may be called anywhere."
+        )
+    return lock
 
 
 def require_state(iterator: object, has_state: bool) -> None:

@@ -52,7 +52,7 @@ class Positioned(
         if waiting is not None:
             waiting.ask(self.stats)
         try:
-            with self._lock:
+            with ownership.alone(self._lock):
                 if self._torn:
                     self._torn = False
                     self._go_to(self._state())

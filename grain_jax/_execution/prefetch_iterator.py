@@ -14,7 +14,14 @@ from grain_jax._execution.ahead import RunAhead, refuse_in_fork
 from grain_jax._execution.farewell import Once, call_within
 from grain_jax._execution.here import RunHere
 from grain_jax._execution.meter import Meter
-from grain_jax._execution.ownership import Owned, Owner, refuse_owned, require_state, take_over
+from grain_jax._execution.ownership import (
+    Owned,
+    Owner,
+    alone,
+    refuse_owned,
+    require_state,
+    take_over,
+)
 from grain_jax._execution.producing import NOWHERE, Producer
 from grain_jax._execution.waits import Converting, Reading, Waits, summary, unmeasured
 from grain_jax._values import forks
@@ -93,7 +100,7 @@ class PrefetchIterator(Closing, StatefulCheckpointable, Generic[T]):
             self._start_waits()
 
     def _renew(self) -> None:
-        self._lock = threading.Lock()  # of those who take elements, or move
+        self._lock = threading.RLock()  # of those who take elements, or move
         # For moments: what runs, and whether anything may. A signal handler may close in one.
         self._gate = threading.RLock()
 
@@ -117,7 +124,7 @@ class PrefetchIterator(Closing, StatefulCheckpointable, Generic[T]):
         if self._owner is not None:
             self._owner.start_stats()
             return
-        with self._lock:
+        with alone(self._lock):
             self._check()
             if self._run is None:
                 begin = getattr(self._iterator, "_measure_stages", None)
@@ -195,7 +202,7 @@ class PrefetchIterator(Closing, StatefulCheckpointable, Generic[T]):
         if self._owner is not None:
             self._owner.start_prefetch()
             return
-        with self._lock:
+        with alone(self._lock):
             self._check()
             if not self._exhausted:
                 self._running()
@@ -225,7 +232,7 @@ class PrefetchIterator(Closing, StatefulCheckpointable, Generic[T]):
         if self._owner is not None:
             self._owner.set_state(state)
             return
-        with self._lock:
+        with alone(self._lock):
             self._move_to(state)
 
     def close(self) -> None:
@@ -299,7 +306,7 @@ class PrefetchIterator(Closing, StatefulCheckpointable, Generic[T]):
         return roles.Held(self)
 
     def _next(self) -> T:
-        with self._lock:
+        with alone(self._lock):
             self._check()
             try:
                 if self._exhausted:
@@ -352,7 +359,7 @@ class PrefetchIterator(Closing, StatefulCheckpointable, Generic[T]):
     def _peek(self) -> T:
         """Returns the next element, which stays the next; an error or the end stay so, too."""
         refuse_owned(self, self._owner)
-        with self._lock, _UnlessClosed(self):
+        with alone(self._lock), _UnlessClosed(self):
             if self._exhausted and self._pending is None:
                 raise StopIteration
             pending = self._pending = self._pending or self._received()

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import dataclasses
 import hashlib
 import time
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 import jax
 
 from grain_jax._product import collective
+from grain_jax._product.looks import LOOKS, LOOKS_AT_FIRST, TRIES, Elsewhere, Seen, failures
 from grain_jax._values import notices
 from grain_jax._values.errors import ClosedError, InvalidValueError
 
@@ -32,11 +32,7 @@ Or -1, and a number, for what is not about batches.
 
 # A wait inside the service cannot be interrupted: so long, and so often. Later ones are polled.
 _INSIDE_MS, _QUICK_SECONDS = 250, 1.0
-# Between looks for notices. One counts at the second look: who failed may be trying again. Who has
-# left before the first batch may be about to come with the iterator that this one is meant for.
-# Who waits at one that this process has gone on from learns of that first, and may then come here.
-_LOOK_SECONDS = 1.0
-_LOOKS, _LOOKS_AT_FIRST = 2, 6
+_LOOK_SECONDS = 1.0  # between looks for notices
 _LONGEST_SLEEP = 0.2
 # Of thousands of processes that one waits for, it looks at so many.
 _LOOKED_AT = 8
@@ -221,44 +217,6 @@ class _NewPlaceError(Exception):
     """Others have used more iterators, and this one is the next for all of them: its number."""
 
 
-@dataclasses.dataclass(frozen=True)
-class _Elsewhere:
-    """A process waits for this one at another place.
-
-    Attributes:
-      problem: what is wrong with that, in words.
-      place: where this one has to go, if nothing is.
-      looks: that have to show it before it counts.
-    """
-
-    problem: str = ""
-    place: int | None = None
-    looks: int = _LOOKS
-
-
-@dataclasses.dataclass(frozen=True)
-class _Seen:
-    """What looks have shown of a process that is waited for.
-
-    A process that tries again and again puts up something else in each attempt. What it has left
-    stays left all the same, and each place that it waits at elsewhere is one where this process
-    does not come.
-
-    Attributes:
-      notice: what it has put up.
-      looks: in how many looks, one after the other.
-      left: in how many looks it had left the iterator.
-      elsewhere: where it waits, if not here.
-      apart: in how many looks it did.
-    """
-
-    notice: dict[str, Any] | None = None
-    looks: int = 0
-    left: int = 0
-    elsewhere: _Elsewhere | None = None
-    apart: int = 0
-
-
 class _Watch:
     """Looks for the notices of those who are waited for, and puts one up of the wait itself."""
 
@@ -266,7 +224,7 @@ class _Watch:
         self._channel, self._name = channel, name
         self._at = [channel._number(), *name]
         self._next = 0.0
-        self._seen: dict[int, _Seen] = {}
+        self._seen: dict[int, Seen] = {}
 
     def look(self, missing: list[int]) -> None:
         """Raises if one of those who are missing will not come."""
@@ -279,7 +237,7 @@ class _Watch:
             notices.put_up(notices.WAITS, "", at=self._at, **more)
         left, before = self._channel.left(), self._seen
         self._seen = {
-            process: self._after(before.get(process, _Seen()), process, process in left)
+            process: self._after(before.get(process, Seen()), process, process in left)
             for process in missing[:_LOOKED_AT]
         }
         for process, seen in self._seen.items():
@@ -290,27 +248,32 @@ class _Watch:
         if notices.is_up(notices.WAITS):
             notices.take_down()
 
-    def _after(self, before: _Seen, process: int, has_left: bool) -> _Seen:
+    def _after(self, before: Seen, process: int, has_left: bool) -> Seen:
         """What is known of a process after one look more."""
         notice = notices.read(process)
         elsewhere = self._elsewhere(process, notice)
-        return _Seen(
+        return Seen(
             notice=notice,
             looks=before.looks + 1 if notice == before.notice else 1,
             left=before.left + has_left,
             elsewhere=elsewhere,
             apart=before.apart + (elsewhere is not None),
+            tries=before.tries + (failures(notice) > failures(before.notice) > 0),
         )
 
-    def _judge(self, process: int, seen: _Seen) -> None:
+    def _judge(self, process: int, seen: Seen) -> None:
         notice, is_new = seen.notice, self._channel._is_new
         problem = ""
-        if notice is not None and seen.looks >= _LOOKS:
+        if notice is not None and seen.looks >= LOOKS:
             if notice["kind"] == notices.FAILED and self._concerns(process, notice):
                 problem = f"process {process} failed {notice['text'].partition(_KEEPS)[0]}"
             elif notice["kind"] == notices.ENDED:
                 problem = f"process {process} has ended, {notice['text']}"
-        patience = _LOOKS_AT_FIRST if is_new else _LOOKS
+        fails = notice is not None and seen.tries >= TRIES and self._concerns(process, notice)
+        if notice is not None and fails and not problem:
+            text = notice["text"].partition(_KEEPS)[0]
+            problem = f"process {process} has failed {failures(notice)} times, at last {text}"
+        patience = LOOKS_AT_FIRST if is_new else LOOKS
         if not problem and seen.left >= patience and not (is_new and seen.elsewhere):
             problem = f"process {process} will not ask for it: it closed its iterator"
         if not problem and seen.elsewhere and seen.apart >= seen.elsewhere.looks:
@@ -337,7 +300,7 @@ class _Watch:
         _raised[process] = number, self._channel
         return True
 
-    def _elsewhere(self, process: int, notice: dict[str, Any] | None) -> _Elsewhere | None:
+    def _elsewhere(self, process: int, notice: dict[str, Any] | None) -> Elsewhere | None:
         """Says what is wrong if a process waits for this one at a place where it is not."""
         if notice is None or notice.get("of") != self._channel.digest:
             return None
@@ -345,7 +308,7 @@ class _Watch:
         number, *name = notice["at"]
         if (name[0] < 0) != (self._name[0] < 0):
             doing = ["asks for a batch", "restores a position"]
-            return _Elsewhere(
+            return Elsewhere(
                 f"process {process} {doing[name[0] < 0]}, and this one {doing[self._name[0] < 0]}:"
                 " restore on all processes, or on none"
             )
@@ -356,10 +319,10 @@ class _Watch:
         if is_new and name == list(self._name):
             # One of them has had an iterator that another did not come to use.
             if number > self._at[0] and other is None:
-                return _Elsewhere(place=number)
+                return Elsewhere(place=number)
             return None
         if number == self._at[0] or is_new:
-            return _Elsewhere(
+            return Elsewhere(
                 f"process {process} has set another position (set_state) {name[0]} times and this"
                 f" one {self._name[0]} times: set one on all processes, or on none, so that they"
                 " stay at the same step"
@@ -367,11 +330,11 @@ class _Watch:
         has_left = other is not None and other._has_left
         has_gone_on = has_left or (self._channel._is_new and number < self._at[0])
         closed = ", which this process has closed" if has_left else ""
-        return _Elsewhere(
+        return Elsewhere(
             f"process {process} waits for a batch of another iterator, the one that was used as"
             f" number {number + 1} there{closed}, and this is number {self._at[0] + 1} here: ask"
             " the iterators in the same order on all processes",
-            looks=_LOOKS_AT_FIRST if has_gone_on else _LOOKS,
+            looks=LOOKS_AT_FIRST if has_gone_on else LOOKS,
         )
 
 

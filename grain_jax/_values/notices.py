@@ -24,6 +24,7 @@ from grain_jax._values import faults, forks
 __all__ = [
     "ENDED",
     "FAILED",
+    "TRIES",
     "WAITS",
     "announce_end",
     "attending",
@@ -35,13 +36,14 @@ __all__ = [
     "telling",
 ]
 
-FAILED, WAITS, ENDED = "failed", "waits", "ended"
+FAILED, TRIES, WAITS, ENDED = "failed", "tries", "waits", "ended"
 
 _FOLDER = "grain_jax/notices"
 _LONGEST = 2000
 
 _numbers = itertools.count()
 _up: dict[str, Any] = {}
+_failures = 0  # one after the other, without a step between them
 # The process that takes part in the job: a forked copy has the client, and must not use it.
 _home: list[int] = []
 _NOBODY = -1
@@ -67,7 +69,7 @@ def put_up(kind: str, text: str, **more: Any) -> None:
     """Says why this process does not come; its last notice is the one that counts.
 
     Args:
-      kind: `FAILED` by an error, `WAITS` somewhere else, or has `ENDED`.
+      kind: `FAILED` by an error, `TRIES` again after one, `WAITS` somewhere else, or has `ENDED`.
       text: for people.
       **more: JSON values, for whoever waits.
     """
@@ -76,7 +78,8 @@ def put_up(kind: str, text: str, **more: Any) -> None:
         return
     # The number tells a notice from one that was put up again.
     notice = {"kind": kind, "text": text[:_LONGEST], "number": next(_numbers), **more}
-    _up.update(kind=kind, text=text)
+    _up.clear()
+    _up.update(more, kind=kind, text=text)
     with contextlib.suppress(Exception):  # a service that has ended; JAX says so itself
         store.key_value_delete(_own_key())
         store.key_value_set_bytes(_own_key(), json.dumps(notice).encode())
@@ -111,13 +114,30 @@ def read(process: int) -> dict[str, Any] | None:
 def attending(what: str, where: Callable[[], str | None] = lambda: None) -> Iterator[None]:
     """Takes the notice down while this process does what all do, and puts one up where that fails.
 
+    After a failure one stays up, that it tries again: it may do so, and fail, for ever.
+
     Args:
       what: is done, in words: "as it asked for its next batch".
       where: says what stands for the iterator on all processes.
     """
+    global _failures
+    if is_up(FAILED):
+        more = {name: value for name, value in _up.items() if name not in ("kind", "text")}
+        put_up(TRIES, _up["text"], **more)
+    else:
+        take_down()
+    try:
+        with telling(what, where):
+            yield
+    except KeyboardInterrupt:
+        take_down()
+        raise
+    except StopIteration:
+        _failures = 0
+        take_down()
+        raise
+    _failures = 0
     take_down()
-    with telling(what, where):
-        yield
 
 
 @contextlib.contextmanager
@@ -135,7 +155,10 @@ def telling(what: str, where: Callable[[], str | None] = lambda: None) -> Iterat
     except (StopIteration, KeyboardInterrupt):
         raise
     except BaseException as error:
-        put_up(FAILED, f"{what}: {faults.named(error, _LONGEST)}", where=where())
+        global _failures
+        _failures += 1
+        text = f"{what}: {faults.named(error, _LONGEST)}"
+        put_up(FAILED, text, where=where(), failures=_failures)
         raise
 
 

@@ -417,6 +417,40 @@ def begins_anew(process: int, closes: bool) -> Any:
     return [errors, seen]
 
 
+class FailsAgain:
+    """Fails in one process from a record on, until something is said in the service."""
+
+    def __init__(self, fails: bool) -> None:
+        self._fails = fails
+
+    def __len__(self) -> int:
+        return 32
+
+    def __getitem__(self, index: int) -> int:
+        if self._fails and index >= 16 and not notices.client().key_value_dir_get_bytes("heals/"):
+            raise OSError("not yet")
+        return index
+
+
+def fails_again_and_again(process: int) -> Any:
+    """Process 1 tries again at once, each time; it comes once the other has had its error."""
+    shard = grain.sharding.ShardOptions(process, 2)
+    source = FailsAgain(process == 1)
+    loader = grain.load(source, num_epochs=1, batch_size=4, shard_options=shard)
+    seen, errors = [], []
+    with grain.prefetch_to_device(loader, everywhere(P("data")), buffer_size=1) as iterator:
+        while True:
+            try:
+                seen.append(len(next(iterator)))
+            except StopIteration:
+                break
+            except Exception as error:
+                errors.append(f"{type(error).__name__}: {error}")
+                if not process:
+                    notices.client().key_value_set_bytes("heals/now", b"1")
+    return [seen, sorted(set(errors))]
+
+
 def closed_for_another(process: int) -> Any:
     """Process 1 has closed its iterator, and does something with another one before it waits."""
     loader = grain.load(range(16), num_epochs=1, batch_size=4)
@@ -638,6 +672,7 @@ def one_shard_loader(shard: Any = None) -> Any:
 
 
 SCENES: dict[str, Callable[[int], Any]] = {
+    "fails again and again": fails_again_and_again,
     "masks": masks_of_their_own,
     **{f"ragged {rule} {w}": ragged(w, rule) for rule in ("error", "pad") for w in (0, 2)},
     "dtypes": dtypes_from_step_2_on,

@@ -591,3 +591,12 @@ def test_a_process_that_closes_before_it_shuts_down_jax_leaves_nobody_waiting() 
     assert second == [[100 * k + 10 + row for row in (0, 1)] for k in (0, 1)]
     assert first[:2] == [[100 * k + row for row in (0, 1)] for k in (0, 1)]
     assert texts(first[-1]) == LEFT
+
+
+def test_one_that_fails_and_tries_again_for_ever(seen: list[Any]) -> None:
+    (first, mine), (second, theirs) = (s["fails again and again"] for s in seen)
+    assert first == second == [8] * 4
+    assert theirs == ["OSError: not yet"]
+    (text,) = mine
+    assert text.startswith("InvalidValueError: process 1 has failed ")
+    assert " times, at last as it was asked for its next batch: OSError: not yet" in text
