@@ -39,6 +39,9 @@ class DatasetIterator(
 
     _parents: tuple[DatasetIterator[Any], ...] = ()
 
+    number: int | None = None
+    """Which epoch this is, of the iterators that `epochs()` gives; None for others."""
+
     def __init__(self, parents: DatasetIterator[Any] | Sequence[DatasetIterator[Any]] = ()) -> None:
         self._parents = (parents,) if isinstance(parents, DatasetIterator) else tuple(parents)
 

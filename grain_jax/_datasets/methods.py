@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from grain_jax import _lazy
 from grain_jax._algebra import pieces
-from grain_jax._datasets import iterators, lineage, operators, sequences, shards
+from grain_jax._datasets import epochs, iterators, lineage, operators, sequences, shards
 from grain_jax._values import errors, options, seeds, sharding
 
 if TYPE_CHECKING:
@@ -131,14 +130,15 @@ class StreamMethods(sequences.StreamSequences):
         found: str = of_dataset(self, sample=sample)
         return found
 
-    def epochs(self, start: int = 0) -> Iterator[iterators.DatasetIterator[Any]]:
+    def epochs(self, start: int = 0) -> epochs.Epochs[iterators.DatasetIterator[Any]]:
         """Yields one iterator per epoch: each has the order of its epoch, and ends with it.
 
         There are as many as `repeat` says of the MapDataset that the stream begins with, and one
         without it. No batch reaches from one into the next.
 
         Args:
-          start: the first epoch, from 0; to resume inside one, begin there and set its state.
+          start: the first epoch, from 0. What is returned has a state, too, of the epoch and the
+            place in it: see `Epochs`.
 
         Raises:
           InvalidValueError: where epochs cannot be told apart; and as one begins, if it is too
@@ -158,8 +158,11 @@ class StreamMethods(sequences.StreamSequences):
                 f"{self!r}. Iterate over it; its parts may be repeated."
             )
         length, count = lineage.epochs(node)
-        numbers = itertools.count(start) if count is None else range(start, count)
-        return (self._run((number * length, (number + 1) * length)) for number in numbers)
+
+        def make(number: int) -> iterators.DatasetIterator[Any]:
+            return self._run((number * length, (number + 1) * length))
+
+        return epochs.Epochs(make, start, count)
 
     def limit(self: Self, count: int) -> Self:
         """Returns the stream of the first `count` elements; no other is asked for."""
@@ -226,9 +229,9 @@ class MapMethods(sequences.Sequences):
         found: str = self.to_iter_dataset().explain(sample=sample)
         return found
 
-    def epochs(self, start: int = 0) -> Iterator[iterators.DatasetIterator[Any]]:
+    def epochs(self, start: int = 0) -> epochs.Epochs[iterators.DatasetIterator[Any]]:
         """Yields one iterator per epoch; see `IterDataset.epochs`."""
-        found: Iterator[iterators.DatasetIterator[Any]] = self.to_iter_dataset().epochs(start)
+        found: epochs.Epochs[iterators.DatasetIterator[Any]] = self.to_iter_dataset().epochs(start)
         return found
 
     def interleave(self, *, cycle_length: int) -> IterDataset[Any]:

@@ -29,6 +29,17 @@ class PipelineIterator(Positioned[T, dict[str, Any]], iterators.DatasetIterator[
         self._options = setup.options
         self._sequential = setup.sequential
 
+    def __len__(self) -> int:
+        """The number of elements of the whole pass, wherever the iterator stands.
+
+        Raises:
+          InvalidTypeError: where nobody can know it.
+        """
+        return self._pipeline.layout.length_of("iterator", self._pipeline.stages)
+
+    def __bool__(self) -> bool:
+        return True  # as any iterator, with or without a length
+
     def _next(self) -> T:
         element: T = self._pipeline.next()
         return element

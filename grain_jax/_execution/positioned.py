@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any, Generic, Self, TypeVar
 
+from grain_jax._datasets import epochs
 from grain_jax._datasets.stages import Stage
 from grain_jax._execution import fingerprint, mixtures, ownership, states, waits
 from grain_jax._execution.layout import Layout, Position
@@ -33,17 +34,22 @@ class Positioned(
 
     _mark: dict[str, Any]
 
+    number: int | None = None
+    """Which epoch this is, of the iterators that `epochs()` gives; None for others."""
+
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
         self._owner: ownership.Owner | None = None
         # Several threads may take elements; each element goes to one of them.
         self._lock = threading.RLock()
-        self._torn = False
+        self._torn = self._spent = False
         self._waits = None if pipeline.cuts.meter is None else waits.Waits()
         forks.renew(self)
         weakref.finalize(self, pipeline.close)
 
     def __iter__(self) -> Self:
+        if self._spent and self.number is not None:
+            raise epochs.spent(self)
         return self
 
     def __next__(self) -> T:
@@ -61,6 +67,7 @@ class Positioned(
                     waiting.got()
                 return element
         except BaseException as error:
+            self._spent = isinstance(error, StopIteration)
             faults.strip(error)
             raise
 
@@ -92,6 +99,7 @@ class Positioned(
                 self._owner.set_state(state)
             else:
                 self._go_to(state)
+                self._spent = False
 
     def start_stats(self) -> None:
         """Begins to measure where the time goes; workers that are at work already are replaced.

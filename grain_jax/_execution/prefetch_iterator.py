@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, Self, TypeAlias, TypeVar
 
+from grain_jax._datasets.epochs import spent
 from grain_jax._execution import roles
 from grain_jax._execution.ahead import RunAhead, refuse_in_fork
 from grain_jax._execution.farewell import Once, call_within
@@ -58,6 +59,12 @@ class PrefetchIterator(Closing, StatefulCheckpointable, Generic[T]):
         was made here.
     """
 
+    number: int | None = None
+    """Which epoch this is, of the iterators that `epochs()` gives; None for others."""
+
+    _is_one_pass = False
+    """Whether a second loop over it, from its end, is refused: it would do nothing."""
+
     _converts = ""
     """What the conversion is called where times are told; empty where there is none."""
 
@@ -105,6 +112,8 @@ class PrefetchIterator(Closing, StatefulCheckpointable, Generic[T]):
         self._gate = threading.RLock()
 
     def __iter__(self) -> Self:
+        if self._exhausted and (self._is_one_pass or self.number is not None):
+            raise spent(self)
         return self
 
     def __next__(self) -> T:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from grain_jax._algebra import access, index_maps, operations, samplers, sources, steps, transforms
 from grain_jax._datasets import iterators, nodes, roots, sampled
+from grain_jax._datasets.epochs import Epochs
 from grain_jax._datasets.plan import Plan
 from grain_jax._datasets.stages import Stage
 from grain_jax._execution import explaining, virtual, workers
@@ -155,20 +156,21 @@ class DataLoader(closing.Closing):
         return self._layout.elements(self._stages()) != 0
 
     @notices.constructing("iterator")
-    def epochs(self, start: int = 0) -> Iterator[DataLoaderIterator]:
+    def epochs(self, start: int = 0) -> Epochs[DataLoaderIterator]:
         """Yields one iterator per epoch: each has the order of its epoch, and ends with it.
 
         Args:
-          start: the first epoch, from 0; to resume inside one, begin there and set its state.
+          start: the first epoch, from 0. What is returned has a state, too, of the epoch and the
+            place in it: `CheckpointSave(epochs)`.
 
         Raises:
           InvalidTypeError: for a sampler of the user's own, which does not say what an epoch is.
           InvalidValueError: if an epoch by itself is too short to yield anything.
         """
         options.check_count("start", start, minimum=0)
-        records, layouts = sampling.epoch_layouts(self._sampler, self._layout, start)
+        records, layout, count = sampling.epoch_layouts(self._sampler, self._layout)
         self._check_epoch(records)
-        return map(self._iterate, layouts)
+        return Epochs(lambda number: self._iterate(layout(number)), start, count)
 
     def explain(self, *, sample: bool = False) -> str:
         """Returns the pipeline as a tree, what is done last on top; see `IterDataset.explain`.

@@ -128,6 +128,7 @@ class DeviceIterator(PrefetchIterator[Any]):
     """
 
     _converts = "transfer"
+    _is_one_pass = True
 
     def __init__(
         self,

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 from grain_jax._algebra import access, samplers
@@ -137,8 +136,8 @@ def check_random(title: str, sampler: Any) -> None:
     )
 
 
-def epoch_layouts(sampler: Any, layout: Layout, epoch: int) -> tuple[int, Iterator[Layout]]:
-    """Returns the records of an epoch, and the layout of each epoch from `epoch` on."""
+def epoch_layouts(sampler: Any, layout: Layout) -> tuple[int, Callable[[int], Layout], int | None]:
+    """Returns the records of an epoch, the layout of each by its number, and how many there are."""
     if not isinstance(sampler, BUILT_IN):
         raise errors.InvalidTypeError(
             f"epochs() needs a sampler that knows its epochs, and {type(sampler).__name__} is "
@@ -151,8 +150,8 @@ def epoch_layouts(sampler: Any, layout: Layout, epoch: int) -> tuple[int, Iterat
         records = once.length or 0
     else:
         records = sampler.length
-    numbers = itertools.count(epoch) if count is None else range(epoch, count)
-    return records, (
-        dataclasses.replace(layout, start=number * records, length=(number + 1) * records)
-        for number in numbers
-    )
+
+    def of(number: int) -> Layout:
+        return dataclasses.replace(layout, start=number * records, length=(number + 1) * records)
+
+    return records, of, count
