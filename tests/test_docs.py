@@ -194,7 +194,7 @@ def test_every_public_name_has_a_docstring_with_an_example() -> None:
         own = vars(value).get("__doc__") if inspect.isclass(value) else value.__doc__
         # An error has no use but to be caught; docs/troubleshooting.md shows how each is met.
         is_error = inspect.isclass(value) and issubclass(value, Exception)
-        if not own or ("Example:" not in own and not is_error):
+        if not own or (not re.search(r">>>|Example:", own) and not is_error):
             lacking.append(path)
     assert lacking == []
 

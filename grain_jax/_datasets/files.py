@@ -120,6 +120,14 @@ class TFRecordIterDataset(_Files):
       FileNotFoundError: if a file is missing, or no file fits a pattern.
       CorruptFileError: at a record that is cut off, damaged, or no example as declared, behind
         those before it.
+
+    Example:
+      >>> import numpy as np
+      >>> ds = TFRecordIterDataset(
+      ...     "train-*.tfrecord.gz", features={"image": ((), bytes), "label": ((), np.int32)}
+      ... )  # doctest: +SKIP
+      >>> next(iter(ds))["label"].dtype  # doctest: +SKIP
+      dtype('int32')
     """
 
     def __init__(
