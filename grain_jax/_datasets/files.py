@@ -84,7 +84,9 @@ class ParquetIterDataset(_Files):
       >>> import pyarrow as pa, pyarrow.parquet as pq
       >>> path = os.path.join(tempfile.mkdtemp(), "a.parquet")
       >>> pq.write_table(pa.table({"x": [1, 2, 3], "y": ["a", "b", "c"]}), path)
-      >>> [row["y"] for row in ParquetIterDataset(path, columns=["y"])]
+      >>> import grain_jax as grain
+      >>> rows = grain.experimental.ParquetIterDataset(path, columns=["y"])
+      >>> [row["y"] for row in rows]
       ['a', 'b', 'c']
     """
 
@@ -173,7 +175,8 @@ class TextLinesIterDataset(_Files):
       >>> path = os.path.join(tempfile.mkdtemp(), "a.txt")
       >>> with open(path, "w") as file:
       ...     _ = file.write("one")
-      >>> list(TextLinesIterDataset(path).map(str.upper))
+      >>> import grain_jax as grain
+      >>> list(grain.experimental.TextLinesIterDataset(path).map(str.upper))
       ['ONE']
     """
 
