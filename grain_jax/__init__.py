@@ -25,9 +25,11 @@ if TYPE_CHECKING:
     from grain_jax import sharding as sharding
     from grain_jax import sources as sources
     from grain_jax import transforms as transforms
+    from grain_jax._datasets.epochs import Epochs as Epochs
     from grain_jax._datasets.iter_dataset import IterDataset as IterDataset
     from grain_jax._datasets.iterators import DatasetIterator as DatasetIterator
     from grain_jax._datasets.map_dataset import MapDataset as MapDataset
+    from grain_jax._execution.bars import progress as progress
     from grain_jax._product.data_loader import DataLoader as DataLoader
     from grain_jax._product.data_loader import DataLoaderIterator as DataLoaderIterator
     from grain_jax._product.data_loader import load as load
@@ -50,6 +52,7 @@ else:
             "DataLoaderIterator": "grain_jax._product.data_loader:DataLoaderIterator",
             "DatasetIterator": "grain_jax._datasets.iterators:DatasetIterator",
             "DeviceIterator": "grain_jax._product.device:DeviceIterator",
+            "Epochs": "grain_jax._datasets.epochs:Epochs",
             "ErrorPolicy": "grain_jax._values.options:ErrorPolicy",
             "IterDataset": "grain_jax._datasets.iter_dataset:IterDataset",
             "MapDataset": "grain_jax._datasets.map_dataset:MapDataset",
@@ -62,6 +65,7 @@ else:
             "WorkerStats": "grain_jax._values.stats:WorkerStats",
             "config": "grain_jax._values.settings:config",
             "load": "grain_jax._product.data_loader:load",
+            "progress": "grain_jax._execution.bars:progress",
             "prefetch_to_device": "grain_jax._product.device:prefetch_to_device",
         },
         submodules=(

@@ -12,11 +12,11 @@ import pytest
 
 PUBLIC = {
     "grain_jax": """
-        DataLoader DataLoaderIterator DatasetIterator DeviceIterator ErrorPolicy
+        DataLoader DataLoaderIterator DatasetIterator DeviceIterator Epochs ErrorPolicy
         IterDataset MapDataset MultiprocessingOptions
         ReadOptions Record RecordMetadata Stats StepStats WorkerStats checkpoint config constants
         errors experimental load
-        multiprocessing prefetch_to_device python samplers sharding sources transforms""",
+        multiprocessing prefetch_to_device progress python samplers sharding sources transforms""",
     "grain_jax.checkpoint": "CheckpointHandler CheckpointRestore CheckpointSave",
     "grain_jax.constants": "DATASET_INDEX EPOCH INDEX META_FEATURES RECORD RECORD_KEY SEED",
     "grain_jax.errors": """
@@ -62,7 +62,7 @@ PUBLIC = {
 NOT_IN_GRAIN = {
     "grain_jax": {
         *("DeviceIterator", "ErrorPolicy", "Stats", "StepStats", "WorkerStats"),
-        *("errors", "prefetch_to_device"),
+        *("Epochs", "errors", "prefetch_to_device", "progress"),
     },
     "grain_jax.errors": set(PUBLIC["grain_jax.errors"].split()),
     "grain_jax.experimental": {"ParseExample", "TextLinesIterDataset"},
