@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from grain_jax._algebra import stacking
+from grain_jax._datasets.outcomes import Outcome, Read
 from grain_jax._datasets.plan import Plan
-from grain_jax._datasets.program import Outcome, Program, Read
+from grain_jax._datasets.program import Program
 from grain_jax._datasets.stages import Stage
 from grain_jax._values import clock
 

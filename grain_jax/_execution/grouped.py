@@ -9,7 +9,7 @@ from typing import Any
 
 from grain_jax._algebra.groupings.base import Grouping
 from grain_jax._algebra.running import Skip
-from grain_jax._datasets.program import Gathered, Outcome
+from grain_jax._datasets.outcomes import Gathered, Outcome
 from grain_jax._execution.gathering import Complete, Gathering
 from grain_jax._execution.inline import Outputs
 from grain_jax._execution.leaves import MOST_UNITS, QUICK_SECONDS

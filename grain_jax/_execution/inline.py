@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from grain_jax._algebra import global_random
-from grain_jax._datasets.program import Gathered, Outcome, Program
+from grain_jax._datasets.outcomes import Gathered, Outcome
+from grain_jax._datasets.program import Program
 from grain_jax._execution import reads
 
 __all__ = ["Bundle", "Executor", "Inline", "Outputs"]

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from grain_jax._algebra.running import Skip
+from grain_jax._datasets.outcomes import Outcome
 from grain_jax._datasets.plan import Root
-from grain_jax._datasets.program import Outcome
 from grain_jax._datasets.schedule import Lane, Span
 from grain_jax._execution.runs import END, Whereabouts
 from grain_jax._values.options import ReadOptions

@@ -11,8 +11,8 @@ from typing import Any
 
 from grain_jax._algebra.running import Skip
 from grain_jax._datasets import iterators
+from grain_jax._datasets.outcomes import GapError
 from grain_jax._datasets.plan import Branch, Plan, has_positions
-from grain_jax._datasets.program import GapError
 from grain_jax._datasets.stages import Stage
 from grain_jax._execution import building, cuts, forms, generators, inline, skips, workers
 from grain_jax._execution.caching import Caches

@@ -7,7 +7,8 @@ import queue
 import threading
 from typing import Any
 
-from grain_jax._datasets.program import GapError, Program, Read
+from grain_jax._datasets.outcomes import GapError, Read
+from grain_jax._datasets.program import Program
 from grain_jax._values import forks
 
 __all__ = ["Reads"]

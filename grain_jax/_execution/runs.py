@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from grain_jax._algebra.running import Skip
-from grain_jax._datasets.program import Outcome
+from grain_jax._datasets.outcomes import Outcome
 from grain_jax._execution.inline import Bundle
 
 __all__ = [

@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable, Sequence
 
 from grain_jax._algebra.running import Skip
+from grain_jax._datasets.outcomes import Outcome
 from grain_jax._datasets.plan import Plan, Upstream, has_positions
-from grain_jax._datasets.program import Outcome
 from grain_jax._datasets.stages import Stage
 from grain_jax._execution.runs import Task, read
 from grain_jax._values import errors

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from grain_jax._algebra.running import Skip
-from grain_jax._datasets.program import Outcome
+from grain_jax._datasets.outcomes import Outcome
 from grain_jax._execution.inline import Bundle, Executor
 from grain_jax._execution.runs import END, PENDING, Feed, Held, Places, Run, Stream, Task, read
 from grain_jax._execution.sieves import Sieves

@@ -7,7 +7,7 @@ import pytest
 import grain_jax as grain
 from grain_jax._algebra import sources
 from grain_jax._datasets import nodes, roots, schedule
-from grain_jax._datasets.program import Outcome
+from grain_jax._datasets.outcomes import Outcome
 from grain_jax._execution.leaves import Records
 
 QUICK, SLOW, WAITED = (1e-4, 0.0), (0.1, 0.0), (0.02, 0.019)

@@ -10,7 +10,7 @@ import pytest
 from grain_jax._algebra import index_maps, samplers, sources, steps, transforms
 from grain_jax._algebra.running import Skip
 from grain_jax._datasets import lineage, nodes
-from grain_jax._datasets.program import Outcome
+from grain_jax._datasets.outcomes import Outcome
 from grain_jax._datasets.schedule import Span
 from grain_jax._execution import leaves, silence
 from grain_jax._values import errors, sharding
