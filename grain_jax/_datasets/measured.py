@@ -22,7 +22,11 @@ _WEIGHED = 16
 
 
 class Measured(Program):
-    """What is run where somebody asks for the time of steps; see `Program`."""
+    """What is run where somebody asks for the time of steps; see `Program`.
+
+    Attributes:
+      annotate: shows steps in a trace of JAX's profiler; None for no trace.
+    """
 
     is_measured = True
 
@@ -30,6 +34,10 @@ class Measured(Program):
         super().__init__(plan, stages)
         self._runs: dict[int, int] = {}
         self._clock = clock.Clock()  # of the thread that runs tasks
+        self.annotate: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_clock": clock.Clock(), "annotate": None}
 
     def read_ahead(self, number: int, payload: Any) -> Read | None:
         """Reads for a task, with a clock of its own."""
@@ -56,6 +64,7 @@ class Measured(Program):
         steps: dict[str, clock.Cost] = {}
         running.weighs = runs % _WEIGHED == 1
         running.costs, running.cost, running.waited = steps, [0, 0.0, 0, 0, 0], 0.0
+        running.annotate = self.annotate
         running.begin = time.perf_counter()
         outer, clock.here.clock = clock.here.clock, running
         try:
@@ -66,6 +75,9 @@ class Measured(Program):
                 steps, waited = {**ready.steps, **steps}, ready.waited
         finally:
             clock.here.clock = outer
+            if running.annotation is not None:
+                running.annotation.__exit__(None, None, None)
+                running.annotation = None
             ready = None  # it may be an exception, whose traceback leads to this frame
         seconds = time.monotonic() - begin
         outcome.costs = number, os.getpid(), begin, seconds, waited, steps

@@ -8,7 +8,7 @@ from grain_jax._datasets.plan import Branch, Plan, Upstream, has_positions
 from grain_jax._datasets.program import Program
 from grain_jax._execution import sieves, snapshots, workers
 from grain_jax._execution.meter import Meter
-from grain_jax._values import dataset_options
+from grain_jax._values import clock, dataset_options
 
 __all__ = ["Cuts"]
 
@@ -58,7 +58,8 @@ class Cuts:
         """Has tasks say what they take, those of executors that are made from now on."""
         if self.meter is None:
             self.meter = Meter((self.dense, self.loose), self.is_away)
-            self.program = Measured(self._frozen, self.stages)
+            self.program = program = Measured(self._frozen, self.stages)
+            program.annotate = clock.annotator()
 
     def of(self, has_gaps: bool) -> Branch:
         """Returns how the plan is cut for streams with gaps, or without."""

@@ -68,6 +68,8 @@ class Positioned(
                 return element
         except BaseException as error:
             self._spent = isinstance(error, StopIteration)
+            if waiting is not None:
+                waiting.left()
             faults.strip(error)
             raise
 

@@ -124,6 +124,8 @@ class PrefetchIterator(Closing, StatefulCheckpointable, Generic[T]):
         try:
             return self._next()
         except BaseException as error:
+            if waits is not None:
+                waits.left()
             strip(error)
             with_traceback(error, user_traceback(error.__traceback__))
             raise
@@ -165,7 +167,7 @@ class PrefetchIterator(Closing, StatefulCheckpointable, Generic[T]):
         """Counts waits from now on, and conversions from the next run on."""
         if self._waits is None:
             self._waits, self._filled = Waits(), 0
-            self._converting = Converting(self._convert)
+            self._converting = Converting(self._convert, self._converts or "conversion")
             self._reading = None if self._stage_meter() is not None else Reading(self._upstream)
 
     def _measure_stages(self) -> None:

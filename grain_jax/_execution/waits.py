@@ -47,6 +47,7 @@ class Waits:
         self._asked: float | None = None
         self._had: float | None = None
         self._logged = 0.0
+        self._annotation: Any = None
 
     @property
     def seconds(self) -> float:
@@ -65,9 +66,22 @@ class Waits:
             self.computed += now - self._had
             self._had = now
         self._asked = now
+        annotate = clock.annotator()
+        if annotate is not None:
+            self._annotation = annotate("grain_jax: wait")
+            self._annotation.__enter__()
+
+    def left(self) -> None:
+        """Notes that no element came, at the end or by an error."""
+        annotation, self._annotation = self._annotation, None
+        if annotation is not None:
+            annotation.__exit__(None, None, None)
 
     def got(self) -> None:
         """Notes that the element is there."""
+        if self._annotation is not None:
+            self._annotation.__exit__(None, None, None)
+            self._annotation = None
         now, asked = time.monotonic(), self._asked
         self._had = now
         if asked is not None:
@@ -86,14 +100,20 @@ class Converting:
       spans: of the latest calls, when they began and ended.
     """
 
-    def __init__(self, convert: Callable[..., Any]) -> None:
+    def __init__(self, convert: Callable[..., Any], name: str) -> None:
         self._convert = convert
+        self._name = name
         self.cost: clock.Cost = [0, 0.0, 0, 0, 0]
         self.spans: deque[tuple[float, float]] = deque(maxlen=_SPANS)
 
     def __call__(self, *element: Any) -> Any:
+        annotate = clock.annotator()
         begin = time.monotonic()
-        found = self._convert(*element)
+        if annotate is None:
+            found = self._convert(*element)
+        else:
+            with annotate(f"grain_jax: {self._name}"):
+                found = self._convert(*element)
         end, cost = time.monotonic(), self.cost
         cost[0] += 1
         cost[1] += end - begin
@@ -117,7 +137,7 @@ class Reading:
     def __init__(self, owned: Owned) -> None:
         self.has_state, self.draws, self.is_fresh = owned.has_state, owned.draws, owned.is_fresh
         self.state, self.set_state, self.close = owned.state, owned.set_state, owned.close
-        self.next = Converting(owned.next)
+        self.next = Converting(owned.next, "reading the source")
 
     def said(self, name: str) -> StepStats:
         """Returns it as a step."""

@@ -240,7 +240,7 @@ class DeviceIterator(PrefetchIterator[Any]):
             else:
                 self._convert = Mapped(self._convert, apply)
                 if self._converting is not None:
-                    self._converting = Converting(self._convert)
+                    self._converting = Converting(self._convert, self._converts)
         return self
 
     def set_state(self, state: Any) -> None:

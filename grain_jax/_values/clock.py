@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from typing import Any
 
 from grain_jax._values import trees
 
-__all__ = ["Clock", "Cost", "Costs", "here", "size"]
+__all__ = ["Clock", "Cost", "Costs", "annotator", "here", "size"]
 
 Cost = list[Any]
 """Calls, seconds, elements that went in; bytes that came out, and of how many of these elements."""
@@ -26,15 +27,21 @@ class Clock:
       costs: by what was told.
       weighs: as given.
       waited: seconds in which reading only waited.
+      annotate: makes what shows a step in a trace of JAX's profiler; None where there is none.
+      annotation: that of what runs now.
     """
 
-    __slots__ = ("begin", "cost", "costs", "waited", "weighs")
+    annotate: Any
+    annotation: Any
+
+    __slots__ = ("annotate", "annotation", "begin", "cost", "costs", "waited", "weighs")
 
     def __init__(self, weighs: bool = False) -> None:
         self.cost: Cost = [0, 0.0, 0, 0, 0]  # what comes before the first is nobody's
         self.costs: dict[str, Cost] = {}
         self.weighs = weighs
         self.waited = 0.0
+        self.annotate = self.annotation = None
         self.begin = time.perf_counter()
 
     def weigh(self, what: str, outputs: list[Any], elements: int = 0) -> None:
@@ -60,6 +67,12 @@ Costs = tuple[int, int, float, float, float, dict[str, Cost]]
 """What a task took: the number of its stage; the id of the process that did it; when it began, in
 seconds of `time.monotonic`; how long it took, and how much of that reading only waited; and the
 costs by what was at work."""
+
+
+def annotator() -> Any:
+    """Returns what makes annotations for JAX's profiler, where JAX is there already."""
+    profiler = getattr(sys.modules.get("jax"), "profiler", None)
+    return getattr(profiler, "TraceAnnotation", None)
 
 
 class _Here(threading.local):

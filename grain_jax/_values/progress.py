@@ -46,6 +46,11 @@ def at(what: str, where: _Where | None = None, elements: int = 0) -> None:
         if cost is None:
             cost = clock.costs[what] = [0, 0.0, 0, 0, 0]
         clock.cost = cost
+        if clock.annotate is not None:
+            if clock.annotation is not None:
+                clock.annotation.__exit__(None, None, None)
+            clock.annotation = clock.annotate(f"grain_jax: {what}")
+            clock.annotation.__enter__()
         if elements:
             cost[0] += 1
             cost[2] += elements

@@ -11,6 +11,7 @@ import pytest
 
 import grain_jax as grain
 from grain_jax._execution import waits
+from tests.cases import scripts
 
 pytestmark = pytest.mark.usefixtures("no_process_left")
 
@@ -233,3 +234,45 @@ def test_a_class_of_the_users_own_says_that_it_measures_nothing() -> None:
     for ask in (Mine().stats, Mine().start_stats):
         with pytest.raises(TypeError, match="Mine measures nothing"):
             ask()
+
+
+TRACED = """
+import glob, gzip, json
+import jax
+import numpy as np
+import grain_jax as grain
+
+class Double(grain.transforms.Map):
+    def map(self, element):
+        return element * 2
+
+loader = grain.load(
+    np.ones((64, 8), np.float32), num_epochs=1, transformations=[Double()], batch_size=8,
+    worker_count=WORKERS)
+batches = grain.prefetch_to_device(loader)
+batches.start_stats()
+with jax.profiler.trace("trace"):
+    assert len(list(batches)) == 8
+batches.close()
+loader.close()
+(file,) = glob.glob("trace/**/*.trace.json.gz", recursive=True)
+events = json.load(gzip.open(file))["traceEvents"]
+names = [event.get("name", "") for event in events]
+print(sorted({name for name in names if name.startswith("grain_jax")}))
+print(names.count("grain_jax: transfer"), names.count("grain_jax: wait"))
+"""
+
+
+@WORKERS
+def test_a_trace_of_the_profiler_shows_reads_steps_transfers_and_waits(
+    workers: int, tmp_path: Any
+) -> None:
+    text = TRACED.replace("WORKERS", str(workers))
+    done = scripts.run(tmp_path, text, warn="default")
+    assert done.returncode == 0, done.stderr
+    names, counts = done.stdout.strip().splitlines()[-2:]
+    # What worker processes do is in no trace of this one.
+    here = [] if workers else ["reading the source", "step 1: map(Double)", "step 2: batch(8)"]
+    expected = sorted([*here, "transfer", "wait"])
+    assert names == str([f"grain_jax: {name}" for name in expected])
+    assert counts == "8 9"
