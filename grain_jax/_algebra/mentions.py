@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import dis
 import functools
+import re
+import string
 import types
 import warnings
 from collections.abc import Iterator
@@ -38,6 +40,7 @@ _BUILD_CLASS = dis.opmap["LOAD_BUILD_CLASS"]
 _STORING = frozenset({"STORE_ATTR", "DELETE_ATTR", "STORE_GLOBAL", "DELETE_GLOBAL"})
 _WRITING = frozenset(dis.opmap[name] for name in _WRITERS if name in dis.opmap)
 
+_IN_FIELD = re.compile(r"[.\[]([A-Za-z_]\w*)")
 _LOOKING = frozenset(
     """
     getattr hasattr vars globals locals attrgetter import_module __import__ modules __dict__
@@ -123,6 +126,11 @@ def mentions(code: types.CodeType) -> Mentions:
     expressions = frozenset(_constants(code)) if runs else frozenset()
     texts = _texts(code) if calls else frozenset()
     names |= {text for text in texts if text.isidentifier()}
+    if "format" in used or "format_map" in used:
+        fields = (
+            field for text in code.co_consts if isinstance(text, str) for field in _fields(text)
+        )
+        names |= {name for field in fields for name in _IN_FIELD.findall(field)}
     read = frozenset(names)
     known = tuple(chains), tuple(imports), read | stored, texts, expressions, calls, read
     return Mentions(*known)
@@ -145,6 +153,14 @@ def writes(code: types.CodeType) -> bool:
 def makes_classes(code: types.CodeType) -> bool:
     """Whether the code of a function makes classes as it runs."""
     return any(_BUILD_CLASS in one.co_code[::2] for one in nested(code))
+
+
+def _fields(text: str) -> list[str]:
+    """Returns the fields of a text for `str.format`, such as `0.scale`."""
+    try:
+        return [field for _, field, _, _ in string.Formatter().parse(text) if field]
+    except ValueError:
+        return []
 
 
 def _constants(code: types.CodeType) -> Iterator[str]:

@@ -69,7 +69,7 @@ MAKING = frozenset({"__init__", "__new__", "__post_init__"})
 SAVING = frozenset({"__repr__", "__str__", "__reduce__", "__reduce_ex__", "__getstate__"})
 # Those that run as a class is made have run before, but for classes that code makes as it runs, or
 # a module that it imports only then.
-OF_CLASSES = frozenset({"__init_subclass__", "__set_name__", "__prepare__", "__class_getitem__"})
+OF_CLASSES = frozenset({"__init_subclass__", "__set_name__", "__prepare__"})
 
 _MAKES_CLASSES = "<class>"  # counts as a name of such code
 

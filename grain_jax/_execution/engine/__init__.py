@@ -20,6 +20,7 @@ starts the next: trainer, zygote (one per trainer), helper (one per pool), worke
     registrations.py  classes that are nodes of trees for JAX, in workers too
     worker.py    one worker: take a task, run it, answer
     observer.py  what the trainer's code reads from modules
+    called.py    which functions it calls
     changed.py   what it changes itself
     describer.py, likeness.py, changes.py  values and code as what is compared
     guards.py    what code makes only where it is absent

@@ -10,6 +10,7 @@ import functools
 import gc
 import operator
 import struct
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,7 @@ import numpy as np
 from grain_jax._algebra import reach
 
 __all__ = [
+    "behind",
     "cached",
     "defaults",
     "inside",
@@ -53,6 +55,7 @@ _HELD_BY_NAME = {
     ("flax", "FrozenDict"): ("_dict",),
     ("ml_collections", "ConfigDict"): ("_fields",),
     ("numpy", "vectorize"): ("pyfunc", "otypes", "signature", "excluded"),
+    ("logging", "LoggerAdapter"): ("extra",),
     ("string", "Template"): ("template",),
     ("ml_collections", "FrozenConfigDict"): ("_fields",),
     ("numpy", "poly1d"): ("coeffs", "_variable"),
@@ -60,6 +63,8 @@ _HELD_BY_NAME = {
 }
 
 _UNSET = object()
+_VIEWS = frozenset({type({}.keys()), type({}.values()), type({}.items())})
+_CONTAINERS = (dict, list, set, collections.deque, bytearray)
 _PLAIN = frozenset({bool, int, float, complex, str, bytes})
 _CACHE = type(functools.cache(len))
 _CALLS = (operator.itemgetter, operator.attrgetter, operator.methodcaller)
@@ -76,6 +81,8 @@ def inside(value: Any) -> dict[str, Any] | None:
         if reach.is_a(value, base):
             held = reach.attributes(value)
             return {f".{name}": held[name] for name in names if name in held}
+    if reach.is_a(value, BaseException):
+        return {".args": vars(BaseException)["args"].__get__(value)}
     if kind is struct.Struct:
         return {".format": value.format}
     if kind in _CALLS:
@@ -134,6 +141,15 @@ def defaults(kind: type, names: frozenset[str]) -> dict[str, Any]:
 def is_cache(function: Any) -> bool:
     """Whether it is a function with a cache of `functools`."""
     return type(function) is _CACHE
+
+
+def behind(value: Any) -> Any:
+    """Returns the container that a built-in method or a view belongs to; None for anything else."""
+    if type(value) in _VIEWS:
+        return next((one for one in gc.get_referents(value) if reach.is_a(one, dict)), None)
+    if type(value) is types.BuiltinMethodType and reach.is_a(value.__self__, _CONTAINERS):
+        return value.__self__
+    return None
 
 
 def returned(function: Any) -> Any:

@@ -51,6 +51,8 @@ _BY_TEXT_NAMES = frozenset(
         ("decimal", "Decimal"),
         ("fractions", "Fraction"),
         ("uuid", "UUID"),
+        ("ipaddress", "_IPAddressBase"),
+        ("typing", "_GenericAlias"),
         ("zoneinfo", "ZoneInfo"),
     }
 )
@@ -137,7 +139,9 @@ class Describer:
         if flat is not None:
             return Description("large", name, f"{name} of {len(value)}", digest(flat))
         if reach.is_a(value, (dict, types.MappingProxyType)):
-            items = dict.items(value) if reach.is_a(value, dict) else value.items()
+            # An ordered one has an order of its own.
+            kinds: tuple[Any, ...] = (collections.OrderedDict, dict, types.MappingProxyType)
+            items = next(one for one in kinds if reach.is_a(value, one)).items(value)
             parts = ((f"[{self._key(key)}]", part) for key, part in _copied(items))
             return Description("mapping", name, parts=self._each(parts))
         for base in _LISTS:
@@ -248,6 +252,8 @@ class Describer:
         if reach.is_a(wrapped, type):
             text, origin = f"class {_type_name(wrapped)}", wrapped.__module__
             sets: list[tuple[str, Any]] = []
+            if reach.is_users(origin):
+                sets.append((".__bases__", [_type_name(base) for base in wrapped.__bases__]))
             if "__subclasses__" in self.names and reach.is_users(origin):
                 derived = type.__subclasses__(wrapped)
                 known = {(one.__module__, one.__qualname__): one for one in derived}

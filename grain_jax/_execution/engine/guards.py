@@ -30,6 +30,7 @@ class _Test(NamedTuple):
 
     place: Chain | None  # None: whatever is asked for and lacking
     kind: str
+    is_truth: bool = False  # whether what is false counts as absent, though no truth is asked for
 
 
 class _Jump(NamedTuple):
@@ -192,6 +193,10 @@ class Guards:
             return self._contained(bool(instruction.arg))
         if kind == "BINARY_SUBSCR" or (kind == "BINARY_OP" and instruction.argrepr == "[]"):
             return _value(_entry(self._top(2), self._constant(1)))
+        if kind == "IS_OP" and self._constant(1) is False and len(self._seen) > 1:
+            test = self._seen[-2][2]
+            sense = _PRESENT if instruction.arg else _ABSENT
+            return test and test._replace(kind=sense, is_truth=True)
         if kind == "COMPARE_OP":
             return self._compared(instruction)
         if kind == "CHECK_EXC_MATCH":
@@ -244,7 +249,7 @@ class Guards:
             return
         jumps_present = instruction.opname.endswith(("IF_NOT_NONE", "IF_TRUE", "IF_TRUE_OR_POP"))
         falls_absent = jumps_present == (test.kind != _ABSENT)
-        is_truth = not is_none and test.kind == _VALUE
+        is_truth = test.is_truth or (not is_none and test.kind == _VALUE)
         jump = _Jump(instruction.offset, instruction.argval, test.place, falls_absent, is_truth)
         self._jumps.append(jump)
 

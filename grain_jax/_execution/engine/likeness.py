@@ -26,6 +26,7 @@ ONCE, TRUTH = "once", "truth"
 
 WIDTH = 80
 _MISSING = "missing"
+_EMPTY = "bytearray(b'')"
 _FALSE = frozenset({"False", "0", "0.0", "0j", "''", "b''"})
 
 
@@ -173,9 +174,9 @@ _ABSENT = Description("opaque", "missing", _MISSING)
 
 def is_unmade(described: Description, made: str) -> bool:
     """Whether what code makes is not there yet: it is None, empty, or false where that counts."""
-    if described.kind in ("mapping", "list", "set"):
-        return not described.parts
-    if described.type == "NoneType" or described.text == _MISSING:
+    if described.kind in ("mapping", "list", "set"):  # with settings, such as a `maxlen`
+        return not any(label[:1] != "." for label, _ in described.parts)
+    if described.type == "NoneType" or described.text in (_MISSING, _EMPTY):
         return True
     return made == TRUTH and described.kind == "value" and described.text in _FALSE
 

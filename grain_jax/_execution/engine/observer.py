@@ -10,9 +10,10 @@ from typing import Any
 
 import cloudpickle
 
-from grain_jax._algebra import kinds, reach
+from grain_jax._algebra import reach
 from grain_jax._algebra.mentions import mentions
 from grain_jax._execution.engine import contents, namesakes
+from grain_jax._execution.engine.called import reached
 from grain_jax._execution.engine.changed import (
     INSIDE,
     Changed,
@@ -89,7 +90,7 @@ class _Observer:
 
     def observe(self, named: list[Any], by_value: list[Any], init: list[Any]) -> Observed:
         mentioned = self._find(named, by_value) | self._names
-        functions = _reached(self.functions.values(), self._hooks, self._names)
+        functions = reached(self.functions.values(), self._hooks, self._names)
         for function in functions:
             for module, name, value, _ in _modules_in(function):
                 if reach.is_users(module) and _name_of(value) != f"{module}.{name}":
@@ -170,6 +171,7 @@ class _Observer:
             elif found.kind == reach.VARIABLE:
                 self._note(found.module, found.name, value=found.value)
                 self._called.add(id(found.value))
+                self._note_behind(found)
             elif found.kind == reach.NAME:
                 self._names.add(found.name)
             elif found.owner is not None and _is_importable(found.owner):
@@ -181,6 +183,14 @@ class _Observer:
                 self._note(
                     owner.__module__, *owner.__qualname__.split("."), found.name, value=value
                 )
+
+    def _note_behind(self, found: reach.Found) -> None:
+        """Takes the variable whose container a method or a view belongs to: `get = TABLE.get`."""
+        container = contents.behind(found.value)
+        variables = vars(sys.modules.get(found.module, types)) if container is not None else {}
+        for name, value in list(variables.items()):
+            if value is container:
+                self._note(found.module, name, value=value)
 
     def _note(self, *path: str, value: Any) -> None:
         is_special = path[-1].startswith("__") and not callable(reach.functions_of(value)[0])
@@ -316,35 +326,6 @@ def _travels(module: str) -> bool:
     parts = module.split(".")
     registered = cloudpickle.list_registry_pickle_by_value()
     return any(".".join(parts[:count]) in registered for count in range(1, len(parts) + 1))
-
-
-def _reached(
-    functions: Iterable[types.FunctionType], hooks: set[int], named: set[str]
-) -> list[types.FunctionType]:
-    """Returns the functions that the pipeline calls, as far as names tell.
-
-    A class is known with all of its methods. One that is never named is the script's to call: what
-    it changes, the script has changed.
-    """
-    waiting = list(functions)
-    found = [one for one in waiting if id(one) in hooks]
-    waiting = [one for one in waiting if id(one) not in hooks]
-    names = named.union(method for _, _, method in kinds.METHODS)
-    names.update(*map(reach.names_in, found))
-    while True:
-        now = [one for one in waiting if _is_called(one, names)]
-        if not now:
-            return found
-        found += now
-        waiting = [one for one in waiting if not _is_called(one, names)]
-        names.update(*map(reach.names_in, now))
-
-
-def _is_called(function: types.FunctionType, names: set[str]) -> bool:
-    name, path = function.__name__, function.__qualname__.split(".")
-    is_method = len(path) > 1 and path[-2] != "<locals>"
-    is_special = name[:2] == name[-2:] == "__" and name not in reach.SAVING
-    return not is_method or name in names or is_special
 
 
 def _only_assigned(functions: list[types.FunctionType]) -> set[str]:
