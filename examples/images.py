@@ -114,29 +114,29 @@ def train(workdir: Path, epochs: int, stop_after: int | None) -> None:
 
     with ocp.CheckpointManager(workdir.absolute() / "checkpoints") as checkpoints:
         step = checkpoints.latest_step() or 0
-        first, done = divmod(step, len(loader) // epochs)  # epochs, and batches of one
+        epochs = loader.epochs()
         if step:
-            items = ocp.args.Composite(parts=ocp.args.StandardRestore(parts))
+            items = ocp.args.Composite(
+                parts=ocp.args.StandardRestore(parts),
+                data=grain.checkpoint.CheckpointRestore(epochs),
+            )
             nnx.update((model, optimizer), checkpoints.restore(step, args=items)["parts"])
-            print(f"goes on in epoch {first}, behind its batch {done}")
-        for epoch, iterator in enumerate(loader.epochs(start=first), first):
-            with grain.prefetch_to_device(iterator) as batches:
-                if done:
-                    items = ocp.args.Composite(data=grain.checkpoint.CheckpointRestore(batches))
-                    checkpoints.restore(step, args=items)
-                    done = 0
+            print(f"goes on behind step {step}")
+        for epoch in epochs:
+            with grain.prefetch_to_device(epoch) as batches:
                 for batch in batches:
                     train_step(model, optimizer, batch)
                     step += 1
                     if step % 5 == 0:
                         items = ocp.args.Composite(
                             parts=ocp.args.StandardSave(nnx.state((model, optimizer))),
-                            data=grain.checkpoint.CheckpointSave(batches),
+                            data=grain.checkpoint.CheckpointSave(epochs),
                         )
                         checkpoints.save(step, args=items)
                     if step == stop_after:
                         return
-            print(f"epoch {epoch}: {validate(model, test):.1%} of the test images are right")
+            right = validate(model, test)
+            print(f"epoch {epoch.number}: {right:.1%} of the test images are right")
 
 
 if __name__ == "__main__":

@@ -57,8 +57,9 @@ def prefetch_to_device(
     belongs to the result from now on.
 
     The result is a `DeviceIterator`: `help(grain_jax.DeviceIterator)` says more of its `next`,
-    `len`, `close`, `get_state`, `set_state`, `element_spec`, `start_prefetch`, `stats`, `skipped`,
-    `skipped_count` and `mixture_counts`. It is a context manager, which closes it.
+    `len`, `close`, `get_state`, `set_state`, `device_map`, `element_spec`, `start_prefetch`,
+    `stats`, `skipped`, `skipped_count`, `mixture_counts` and `number`. It is a context manager,
+    which closes it.
 
     Example:
       >>> import numpy as np

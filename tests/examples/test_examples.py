@@ -82,7 +82,7 @@ def test_images_go_on_in_the_middle_of_an_epoch(tmp_path: Path, no_process_left:
     whole = run("images", str(tmp_path / "whole"), "--epochs=2")
     right = r"\d\d\.\d% of the test images are right"
     assert re.fullmatch(f"epoch 0: {right}", first[0])
-    assert second[0] == "goes on in epoch 1, behind its batch 4"  # of 11; the last save is step 15
+    assert second[0] == "goes on behind step 15"  # the 4th of 11 in epoch 1
     assert re.fullmatch(f"epoch 1: {right}", second[1])
     assert whole == [first[0], second[1]]
 
