@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from grain_jax._datasets.iterators import DatasetIterator as DatasetIterator
     from grain_jax._datasets.map_dataset import MapDataset as MapDataset
     from grain_jax._execution.bars import progress as progress
+    from grain_jax._execution.metrics import prometheus_metrics as prometheus_metrics
     from grain_jax._product.data_loader import DataLoader as DataLoader
     from grain_jax._product.data_loader import DataLoaderIterator as DataLoaderIterator
     from grain_jax._product.data_loader import load as load
@@ -65,6 +66,7 @@ else:
             "WorkerStats": "grain_jax._values.stats:WorkerStats",
             "config": "grain_jax._values.settings:config",
             "load": "grain_jax._product.data_loader:load",
+            "prometheus_metrics": "grain_jax._execution.metrics:prometheus_metrics",
             "progress": "grain_jax._execution.bars:progress",
             "prefetch_to_device": "grain_jax._product.device:prefetch_to_device",
         },

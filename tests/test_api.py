@@ -16,7 +16,8 @@ PUBLIC = {
         IterDataset MapDataset MultiprocessingOptions
         ReadOptions Record RecordMetadata Stats StepStats WorkerStats checkpoint config constants
         errors experimental load
-        multiprocessing prefetch_to_device progress python samplers sharding sources transforms""",
+        multiprocessing prefetch_to_device progress prometheus_metrics
+        python samplers sharding sources transforms""",
     "grain_jax.checkpoint": "CheckpointHandler CheckpointRestore CheckpointSave",
     "grain_jax.constants": "DATASET_INDEX EPOCH INDEX META_FEATURES RECORD RECORD_KEY SEED",
     "grain_jax.errors": """
@@ -62,7 +63,7 @@ PUBLIC = {
 NOT_IN_GRAIN = {
     "grain_jax": {
         *("DeviceIterator", "ErrorPolicy", "Stats", "StepStats", "WorkerStats"),
-        *("Epochs", "errors", "prefetch_to_device", "progress"),
+        *("Epochs", "errors", "prefetch_to_device", "progress", "prometheus_metrics"),
     },
     "grain_jax.errors": set(PUBLIC["grain_jax.errors"].split()),
     "grain_jax.experimental": {"ParseExample", "TextLinesIterDataset"},
