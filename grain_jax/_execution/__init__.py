@@ -36,8 +36,9 @@ State and identity:
 Beside the training loop:
 
     threaded.py    a dataset's iterator that a thread reads ahead
-    prefetch_iterator.py, producing.py, ahead.py, here.py, ownership.py, roles.py   elements made
-                   ahead, and who answers for the position of an iterator that is read ahead
+    prefetch_iterator.py, producing.py, ahead.py, here.py, ownership.py, roles.py, relay.py
+                   elements made ahead, and who answers for the position of an iterator that
+                   is read ahead
     serial.py      operations of the user's own, over the ordered stream
     generators.py, keeping.py   generators that code holds, which workers would have copies of
     farewell.py    ends that are not waited for longer than is said

@@ -6,7 +6,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Sequence
 
-__all__ = ["Once", "call_within"]
+__all__ = ["Once", "UnlessClosed", "call_within"]
 
 
 class Once:
@@ -39,3 +39,22 @@ def call_within(calls: Sequence[Callable[[], None]], seconds: float) -> None:
     thread = threading.Thread(target=call_all, name="grain_jax close", daemon=True)
     thread.start()
     thread.join(seconds)
+
+
+class UnlessClosed:
+    """Raises `ClosedError`, by `check`, in place of whatever a source raises as it is closed.
+
+    No generator: `contextlib` writes to exceptions, and some refuse that.
+    """
+
+    __slots__ = ("_check",)
+
+    def __init__(self, check: Callable[[], None]) -> None:
+        self._check = check
+
+    def __enter__(self) -> None:
+        self._check()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and issubclass(kind, Exception):
+            self._check()

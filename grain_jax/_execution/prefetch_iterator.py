@@ -6,15 +6,14 @@ import copy
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, Generic, Self, TypeAlias, TypeVar
 
 from grain_jax._datasets.epochs import spent
 from grain_jax._execution import roles
 from grain_jax._execution.ahead import RunAhead, refuse_in_fork
-from grain_jax._execution.farewell import Once, call_within
+from grain_jax._execution.farewell import Once, UnlessClosed, call_within
 from grain_jax._execution.here import RunHere
-from grain_jax._execution.meter import Meter
 from grain_jax._execution.ownership import (
     Owned,
     Owner,
@@ -23,12 +22,13 @@ from grain_jax._execution.ownership import (
     require_state,
     take_over,
 )
-from grain_jax._execution.producing import NOWHERE, Producer
+from grain_jax._execution.producing import NOWHERE, Producer, iterate
+from grain_jax._execution.relay import Relay
 from grain_jax._execution.waits import Converting, Reading, Waits, summary, unmeasured
 from grain_jax._values import forks
 from grain_jax._values.checkpointable import StatefulCheckpointable
 from grain_jax._values.closing import Closing
-from grain_jax._values.errors import ClosedError, InvalidTypeError
+from grain_jax._values.errors import ClosedError
 from grain_jax._values.faults import strip, user_traceback, with_traceback
 from grain_jax._values.stats import Stats, StepStats
 
@@ -43,7 +43,7 @@ _Run: TypeAlias = RunAhead[tuple[T, Any]] | RunHere[tuple[T, Any]]
 _PATIENCE, _SHORT_PATIENCE, _CLOSING, _CLOSED_AFTER = 0.45, 0.1, 0.3, 0.9
 
 
-class PrefetchIterator(Closing, StatefulCheckpointable, Generic[T]):
+class PrefetchIterator(Relay, Closing, StatefulCheckpointable, Generic[T]):
     """Iterates over `source` once, reading it and converting its elements in a thread.
 
     Reading starts at the first `next` or `start_prefetch`. An error of the source arrives in its
@@ -76,7 +76,7 @@ class PrefetchIterator(Closing, StatefulCheckpointable, Generic[T]):
         *,
         close_source: bool = False,
     ) -> None:
-        iterator = _iterate(source)
+        iterator = iterate(source)
         self._iterator = iterator
         self._answering = roles.Answering(self)
         self._upstream = take_over(iterator, self._answering)
@@ -138,9 +138,7 @@ class PrefetchIterator(Closing, StatefulCheckpointable, Generic[T]):
         with alone(self._lock):
             self._check()
             if self._run is None:
-                begin = getattr(self._iterator, "_measure_stages", None)
-                if begin is not None:
-                    begin()
+                self._measure_stages()
             self._start_waits()
 
     def stats(self) -> Stats:
@@ -170,18 +168,6 @@ class PrefetchIterator(Closing, StatefulCheckpointable, Generic[T]):
             self._converting = Converting(self._convert, self._converts or "conversion")
             self._reading = None if self._stage_meter() is not None else Reading(self._upstream)
 
-    def _measure_stages(self) -> None:
-        """Has the pipeline measured, for who reads this one ahead."""
-        begin = getattr(self._iterator, "_measure_stages", None)
-        if begin is not None:
-            begin()
-
-    def _stage_meter(self) -> Meter | None:
-        """Returns what sums up the pipeline's costs; None where nobody does."""
-        say = getattr(self._iterator, "_stage_meter", None)
-        meter: Meter | None = None if say is None else say()
-        return meter
-
     def _stages_behind(self) -> list[StepStats]:
         """Returns what is done besides what the meter knows, in order."""
         found: list[StepStats] = []
@@ -192,21 +178,6 @@ class PrefetchIterator(Closing, StatefulCheckpointable, Generic[T]):
         if self._converting is not None and self._converts:
             found.append(self._converting.said(self._converts))
         return found
-
-    @property
-    def skipped(self) -> tuple[str, ...]:
-        """What the source says that its `ErrorPolicy` left out, in what was read ahead, too."""
-        return getattr(self._iterator, "skipped", ())
-
-    @property
-    def skipped_count(self) -> int:
-        """How many records that were, as the source says."""
-        return getattr(self._iterator, "skipped_count", 0)
-
-    @property
-    def mixture_counts(self) -> dict[str, dict[str, int]]:
-        """What the source says of the parts of its mixture, as of the last element received."""
-        return getattr(self._iterator, "mixture_counts", {})
 
     def start_prefetch(self) -> None:
         """Starts reading ahead now rather than at the first `next`."""
@@ -287,26 +258,8 @@ class PrefetchIterator(Closing, StatefulCheckpointable, Generic[T]):
     def _deliver_error(self, error: BaseException) -> None:
         """Called in the user's thread with an error of the next element before it is raised."""
 
-    def _encode(self, state: Any) -> Any:
-        """The state to hand out for a state of the source."""
-        return state
-
-    def _decode(self, state: Any) -> Any:
-        """The state of the source in a state that was handed out."""
-        return state
-
     def _moved(self, state: Any) -> None:
         """Called when the source has accepted a state, with the one that was handed out."""
-
-    def _declared(self) -> Any:
-        """What the source declares of its stream; see `Positioned`."""
-        say = getattr(self._iterator, "_declared", None)
-        return None if say is None else say()
-
-    def _standing(self, state: Any) -> dict[str, int]:
-        """How far a state is, as the source counts; see `Positioned`."""
-        say = getattr(self._iterator, "_standing", None)
-        return {} if say is None else say(self._decode(state))
 
     # The rest is how it runs.
 
@@ -370,7 +323,7 @@ class PrefetchIterator(Closing, StatefulCheckpointable, Generic[T]):
     def _peek(self) -> T:
         """Returns the next element, which stays the next; an error or the end stay so, too."""
         refuse_owned(self, self._owner)
-        with alone(self._lock), _UnlessClosed(self):
+        with alone(self._lock), UnlessClosed(self._check):
             if self._exhausted and self._pending is None:
                 raise StopIteration
             pending = self._pending = self._pending or self._received()
@@ -415,7 +368,7 @@ class PrefetchIterator(Closing, StatefulCheckpointable, Generic[T]):
             self._former = None
 
     def _move_to(self, state: Any) -> None:
-        with _UnlessClosed(self):
+        with UnlessClosed(self._check):
             require_state(self._iterator, self._upstream.has_state)
             self._halt()
             self._in_hand = []
@@ -441,38 +394,9 @@ class PrefetchIterator(Closing, StatefulCheckpointable, Generic[T]):
             )
 
 
-class _UnlessClosed:
-    """Raises `ClosedError` in place of whatever a source raises as it is closed.
-
-    No generator: `contextlib` writes to exceptions, and some refuse that.
-    """
-
-    __slots__ = ("_check",)
-
-    def __init__(self, iterator: PrefetchIterator[Any]) -> None:
-        self._check = iterator._check
-
-    def __enter__(self) -> None:
-        self._check()
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None and issubclass(kind, Exception):
-            self._check()
-
-
 def known_length(source: Any) -> int | None:
     """`len(source)`, or None where nobody can know it."""
     try:
         return len(source)
     except TypeError:
         return None
-
-
-def _iterate(source: Any) -> Iterator[Any]:
-    # One batch is iterable too, over its keys or its characters, and never what was meant.
-    if isinstance(source, (dict, str, bytes)) or not hasattr(source, "__iter__"):
-        raise InvalidTypeError(
-            f"a {type(source).__name__} is no source of elements: give a loader, a dataset, or any"
-            " iterable or iterator of batches"
-        )
-    return iter(source)

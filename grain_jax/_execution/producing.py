@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
 from grain_jax._execution.ownership import Owned
+from grain_jax._values.errors import InvalidTypeError
 
-__all__ = ["NOWHERE", "SKIP", "Producer"]
+__all__ = ["NOWHERE", "SKIP", "Producer", "iterate"]
 
 T = TypeVar("T")
 
@@ -54,3 +55,18 @@ class Producer(Generic[T]):
             _, state = self._in_hand.pop()
             if converted is not SKIP:
                 return converted, state
+
+
+def iterate(source: Any) -> Iterator[Any]:
+    """Returns an iterator over a source of elements.
+
+    Raises:
+      InvalidTypeError: for what is none.
+    """
+    # One batch is iterable too, over its keys or its characters, and never what was meant.
+    if isinstance(source, (dict, str, bytes)) or not hasattr(source, "__iter__"):
+        raise InvalidTypeError(
+            f"a {type(source).__name__} is no source of elements: give a loader, a dataset, or any"
+            " iterable or iterator of batches"
+        )
+    return iter(source)
