@@ -5,16 +5,24 @@ from __future__ import annotations
 import itertools
 import sys
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from grain_jax._algebra import outlines
 from grain_jax._algebra.found import PART, VARIABLE, Found
-from grain_jax._algebra.insides import content, is_a, is_users
-from grain_jax._algebra.mentions import EVALUATING, absolute, mentions, names_in_text
+from grain_jax._algebra.insides import attributes, content, is_a, is_users
+from grain_jax._algebra.mentions import (
+    EVALUATING,
+    Mentions,
+    absolute,
+    mentions,
+    names_in_text,
+    writes,
+)
 
 __all__ = ["names_in", "variables"]
 
+_LISTING = frozenset({"dir", "vars"})
 _MOST_PARTS = 1_000
 _MOST_TEXTS = 64  # that may be names of modules which are not loaded
 
@@ -32,10 +40,33 @@ def names_in(function: types.FunctionType, is_read: bool = False) -> frozenset[s
         globals_ = function.__globals__
         chains = (chain for chain in found.chains if not _is_library(globals_.get(chain[0])))
         names = found.read.union(*(rest for _, *rest in chains))
-    if not found.is_dynamic:
+    lists = not _LISTING.isdisjoint([one for one, *_ in found.chains])
+    if not found.is_dynamic and not lists:
         return names
+    names = names.union(_listed(function, found, lists))
     texts = _texts_of(function)
     return names.union(texts, *(text.split(".") for text in texts if _is_dotted(text)))
+
+
+def _listed(function: types.FunctionType, found: Mentions, lists: bool) -> set[str]:
+    """Returns the names that code finds in lists of them, by a beginning, or all of an object's."""
+    scope = function.__globals__
+    beginnings = tuple(text for text in found.names if text[-1:] == "_" and text.strip("_"))
+    names: set[str] = set()
+    if beginnings:
+        spaces: list[Mapping[str, Any]] = [scope]
+        for value in list(scope.values()):
+            kind = value if is_a(value, type) else type(value)
+            if is_users(kind.__module__):
+                spaces += [vars(base) for base in kind.__mro__ if is_users(base.__module__)]
+        names.update(name for one in spaces for name in list(one) if name.startswith(beginnings))
+    # Code that writes there, too, may have made these itself.
+    is_open = (lists or "__dict__" in found.names) and not writes(function.__code__)
+    for chain in found.chains if is_open else ():
+        value = scope.get(chain[0])
+        if is_users(type(value).__module__):
+            names.update(name for name in attributes(value) if type(name) is str)
+    return names
 
 
 def _texts_of(function: types.FunctionType) -> frozenset[str]:

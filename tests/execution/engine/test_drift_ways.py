@@ -72,6 +72,44 @@ WAYS = {
             return '{0.k}'.format(a)
         """,
     ),
+    "all of an object": (
+        "m.a.j = 5",
+        """
+        class A: pass
+        a = A(); a.k = 2
+        def f(x):
+            return sum(vars(a).values()) * x
+        """,
+    ),
+    "globals by a beginning": (
+        "m.op_b = len",
+        """
+        def op_a(x): return x
+        def f(x):
+            return sorted(n for n in globals() if n.startswith('op_'))
+        """,
+    ),
+    "methods by a beginning": (
+        "m.H.on_b = lambda s: 2",
+        """
+        class H:
+            def on_a(s): return 1
+        h = H()
+        def f(x):
+            return [n for n in dir(h) if n.startswith('on_')]
+        """,
+    ),
+    "a method of a text": (
+        "m.H.on_b = lambda s: 7",
+        """
+        class H:
+            def on_a(s): return 1
+            def on_b(s): return 2
+        h = H()
+        def f(x):
+            return getattr(h, 'on_' + 'ab'[x % 2])()
+        """,
+    ),
     "False": (
         "m.K = 3; m.f(0); m.K = 2",
         """
@@ -167,6 +205,15 @@ USED = {
             def __len__(self): return len(self.held)
         cache = Cache()
         def f(x): return cache.setdefault(x, x + 1)
+        """,
+    "counts of an object": """
+        class Counts: pass
+        counts = Counts()
+        counts.k_all = 0
+        def f(x):
+            counts.k_all += 1
+            vars(counts)["k_" + str(x)] = x
+            return x
         """,
     "an order of the latest": """
         import collections
