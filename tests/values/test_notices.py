@@ -47,15 +47,17 @@ def fail(error: BaseException) -> None:
         raise error
 
 
-def test_what_fails_is_put_up_until_the_next_attempt() -> None:
+def test_what_fails_is_put_up_until_an_attempt_succeeds() -> None:
     with pytest.raises(OSError, match="gone"):
         fail(OSError("gone"))
     assert up() == ("failed", "as it was asked: OSError: gone")
     with pytest.raises(Odd):
         fail(Odd())
-    assert up() == ("failed", "as it was asked: Odd: (an exception whose text cannot be made)")
+    failed = "as it was asked: Odd: (an exception whose text cannot be made)"
+    assert up() == ("failed", failed)
     with notices.attending("as it was asked"):
-        assert up() is None
+        assert up() == ("tries", failed)
+    assert up() is None
 
 
 @pytest.mark.parametrize("error", [StopIteration(), KeyboardInterrupt()])
@@ -76,9 +78,10 @@ def test_what_cannot_be_made_says_once_what_to_do() -> None:
         pass
     with notices.telling("as its position was set"):
         pass
-    assert up() is not None
+    assert up() == ("failed", "as it made its loader: ValueError: no data")
     with notices.attending("as it was asked"):
-        assert up() is None
+        assert up() == ("tries", "as it made its loader: ValueError: no data")
+    assert up() is None
     (note,) = error.__notes__
     assert note.startswith("This process is one of 2 of a job.")
     assert "os._exit(1)" in note
