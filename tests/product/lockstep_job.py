@@ -79,7 +79,7 @@ def steps(iterator: Any) -> list[Any]:
 def attempt(make: Callable[[], Any]) -> Any:
     try:
         with make() as iterator:
-            return {"steps": steps(iterator), "then": len(steps(iterator))}
+            return {"steps": steps(iterator), "then": next(iterator, "the end")}
     except ValueError as error:
         return {"refused": str(error)}
 

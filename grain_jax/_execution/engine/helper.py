@@ -230,10 +230,11 @@ class _Helper:
         # From here on no code of the user's runs here, and there are processes to be ended.
         _at_parents_death(signal.SIGCHLD)
         _say_that_it_runs()
+        # Before any worker begins to load: from then on it is told to end, and not killed.
+        self.say("ready", self.mode)
         try:
             for number in range(self.settings["workers"]):
                 self.start(number)
-            self.say("ready", self.mode)
             self._watch(wake)
         except Exception as error:  # no more processes, say
             self.say("failed", faults.shorten(faults.pack_exception(error, None), channel.LIMIT))

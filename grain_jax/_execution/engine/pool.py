@@ -253,6 +253,8 @@ class Pool:
             self._closed = True
             with contextlib.suppress(OSError):
                 self._ledger.results.shutdown(socket.SHUT_RDWR)  # wakes a thread that polls
+            while not self._ready and (message := self._helper.read()):
+                self._ready = message[0] == "ready"
             self._helper.stop(self._ready)
             if not self._ready:
                 rows = range(self._cells.rows)
