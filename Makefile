@@ -5,6 +5,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST_ARGS ?=
+BENCH ?= full
+BENCH_ARGS ?=
 
 # Without byte code every worker that a test starts would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -27,7 +29,7 @@ help:
 	@echo "make test-newest  a short form of it on the newest Python that is installed"
 	@echo "make faults  the long forms of the campaigns in tests/faults: an hour"
 	@echo "make lint    ruff                            make types   mypy"
-	@echo "make format  rewrite in the project's style  make bench   compare with Grain"
+	@echo "make format  rewrite in the project's style  make bench   compare with peers (BENCH=quick: 3 minutes)"
 
 demo: $(VENV)/.installed-examples
 	$(BIN)/python examples/demo.py
@@ -83,8 +85,9 @@ format: $(VENV)/.installed-dev build-files
 build-files: $(VENV)/.installed-dev
 	$(BIN)/python -m tools.build_files
 
-bench: $(VENV)/.installed-test
-	$(BIN)/python tests/benchmarks/compare.py
+# BENCH=quick and BENCH=best are shorter; BENCH_ARGS='--workloads jpeg' chooses.
+bench: $(VENV)/.installed-bench
+	$(BIN)/python -m tests.benchmarks.runner $(BENCH) $(BENCH_ARGS)
 
 clean:
 	rm -rf $(VENV) .venv-newest .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -26,7 +26,7 @@ exclude_patterns = ["_build"]
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 4
 myst_links_external_new_tab = True
-suppress_warnings = ["myst.header", "toc.not_included"]
+suppress_warnings = ["myst.header"]
 
 # Names are documented where users write them, whatever module they are made in.
 autodoc_default_options = {"members": True, "show-inheritance": True, "member-order": "bysource"}
