@@ -70,7 +70,7 @@ def measure(workload: Workload, setting: Setting, seconds: float) -> dict[str, A
         try:
             found: dict[str, Any] = json.loads(line)
         except ValueError:
-            return {"failed": errors.read().strip().splitlines()[-1:] or "no answer"}
+            return {"failed": (errors.read().strip().splitlines() or ["no answer"])[-1]}
     return found
 
 
@@ -121,6 +121,7 @@ def rounds(args: argparse.Namespace) -> Iterator[Results]:
         for i, (workload, setting) in enumerate(measurements, 1):
             figures = measure(workload, setting, args.seconds)
             results.add(workload.name, setting, figures)
+            results.save(args.json)  # what an interrupted run has found out is kept
             _tell(f"[{i}/{len(measurements)}] {workload.name}, {setting}", figures)
         results.about["rounds"] += 1
         yield results

@@ -30,12 +30,14 @@ def measured(results: Results) -> list[Workload]:
 
 
 def number(value: float | None, unit: str = "") -> str:
-    """Three figures, with k or M for thousands and millions."""
+    """Three figures, with k or M for thousands and millions of what has no unit."""
     if value is None:
         return "-"
     for factor, letter in ((1e6, "M"), (1e3, "k")):
-        if abs(value) >= factor:
-            return f"{value / factor:.3g} {letter}{unit}"
+        if abs(value) >= factor and not unit:
+            return f"{value / factor:.3g} {letter}"
+    if abs(value) >= 1000:
+        return f"{value:,.0f} {unit}"
     return f"{value:.3g}{' ' + unit if unit else ''}"
 
 
