@@ -89,13 +89,14 @@ def check(
     """
     known = None
     if workload.shuffle:
-        known = min(order.CHECKED, workload.length) // _consumed(workload)
+        # Filters keep a few records more or less than on average.
+        known = min(order.CHECKED, workload.length) * 9 // 10 // _consumed(workload)
     end = clock() + seconds
     count = 0
     for want in itertools.islice(reference.expected(workload, lanes(workload, setting)), known):
         batch = next(got)
         wrong = reference.difference(workload, arrays(batch), want)
-        if count == 0:
+        if count == 0 and setting.peer != "floor":  # which may write into the same memory again
             wrong = wrong or reference.difference(workload, arrays(first), want)
         if wrong:
             return count, f"batch {count}: {wrong}"

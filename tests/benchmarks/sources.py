@@ -22,6 +22,9 @@ class Numbers:
     def __getitem__(self, index: int) -> int:
         return self._start + int(index)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._length}, start={self._start})"
+
 
 class Digits:
     """28x28 images with labels, in two arrays."""
@@ -60,21 +63,18 @@ class Rows:
 class Images:
     """64 different images, 256x256x3, in which each pixel says its row, its column and the image.
 
-    They are made where they are first read, so that nobody pickles them.
+    Each process makes them as it gets the source, so that nobody pickles them.
     """
 
     def __init__(self, length: int) -> None:
         self._length = length
-        self._made: dict[int, np.ndarray] = {}
+        self._made = [self._make(which) for which in range(64)]
 
     def __len__(self) -> int:
         return self._length
 
     def __getitem__(self, index: int) -> np.ndarray:
-        which = int(index) % 64
-        if which not in self._made:
-            self._made[which] = self._make(which)
-        return self._made[which]
+        return self._made[int(index) % 64]
 
     def _make(self, which: int) -> np.ndarray:
         image = np.full((256, 256, 3), which, np.uint8)
@@ -82,8 +82,8 @@ class Images:
         image[..., 1] = np.arange(256)
         return image
 
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_made": {}}
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._length,)
 
 
 class Large(Images):
