@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dis
+import functools
 import types
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from grain_jax._algebra import kinds, reach
 from grain_jax._algebra.mentions import nested
@@ -24,19 +25,27 @@ def reached(
     A class is known with all of its methods. One that is never named is the script's to call: what
     it changes, the script has changed.
     """
-    waiting = list(functions)
-    found = [one for one in waiting if id(one) in hooks]
-    waiting = [one for one in waiting if id(one) not in hooks]
     names = named.union(method for _, _, method in kinds.METHODS)
-    names.update(*map(reach.names_in, found))
+    found, waiting = _parted(functions, lambda one: id(one) in hooks)
+    now, adds = list(found), False
     while True:
-        adds = not _ADDING.isdisjoint(names) or any(map(_assigns_entries, found))
-        now = [one for one in waiting if _is_called(one, names, adds)]
+        names.update(*map(reach.names_in, now))
+        adds = adds or not _ADDING.isdisjoint(names) or any(map(_assigns_entries, now))
+        is_called = functools.partial(_is_called, names=names, adds=adds)
+        now, waiting = _parted(waiting, is_called)
         if not now:
             return found
         found += now
-        waiting = [one for one in waiting if not _is_called(one, names, adds)]
-        names.update(*map(reach.names_in, now))
+
+
+def _parted(
+    functions: Iterable[types.FunctionType], is_one: Callable[[types.FunctionType], bool]
+) -> tuple[list[types.FunctionType], list[types.FunctionType]]:
+    """Returns those that are, and those that are not; each is asked about once."""
+    parts: tuple[list[types.FunctionType], list[types.FunctionType]] = ([], [])
+    for function in functions:
+        parts[not is_one(function)].append(function)
+    return parts
 
 
 def _assigns_entries(function: types.FunctionType) -> bool:
